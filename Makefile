@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Python compiles what it imports; to compile everything takes as long as to unpack it.
+INSTALL := $(RUN) -m pip install -qq --no-compile
 DEMO := $(VENV)/.demo
 LOCK := .ci/lock.txt
 DEMO_LOCK := .ci/lock_demo.txt
@@ -218,7 +220,7 @@ COMPILE = $(RUN) -m uv pip compile pyproject.toml --quiet $(UPGRADE) --universal
 lock: setup
 	@$(RUN) -m pip install -qq uv
 	@$(COMPILE) --extra dev --extra samples --output-file $(LOCK)
-	@$(COMPILE) --extra demo --constraint $(LOCK) --output-file $(DEMO_LOCK)
+	@$(COMPILE) --extra cli --extra models --constraint $(LOCK) --output-file $(DEMO_LOCK)
 
 # What the tests draw pages in; the shell takes half of the time of the whole browser.
 browser:
@@ -234,17 +236,17 @@ $(PACKAGES): frontend/package.json frontend/package-lock.json $(READY)
 	@$(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# What the demo needs. An environment of the same Python is updated in place; any other is made anew.
+# What the demo needs: the command line and transformers. An environment of the same Python is updated in place; any other is made anew.
 $(DEMO): pyproject.toml $(DEMO_LOCK)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("clearhead needs Python 3.11 or newer; this is " + sys.version)'
 	@if [ "$$($(RUN) -c 'import pip, sys; print(sys.version)' 2>&1)" = "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
 		then echo "setup: using the environment in $(VENV)"; \
 		else echo "setup: making $(VENV) with $$($(PYTHON) -V)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "setup: installing $(TORCH)"
-	@$(RUN) -m pip install -qq "$(TORCH)"
+	@$(INSTALL) "$(TORCH)"
 	@echo "setup: installing clearhead"
-	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement $(DEMO_LOCK)
-	@$(RUN) -m pip install -qq --no-deps --editable .
+	@$(INSTALL) --no-deps --require-hashes --requirement $(DEMO_LOCK)
+	@$(INSTALL) --no-deps --editable .
 	@echo "setup: installing the model of the demo"
 	@$(VENV)/bin/clearhead samples install minilm
 	@touch $@
@@ -252,5 +254,5 @@ $(DEMO): pyproject.toml $(DEMO_LOCK)
 # What the checks need in addition.
 $(READY): $(DEMO) $(LOCK)
 	@echo "setup: installing the tools of the checks"
-	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement $(LOCK)
+	@$(INSTALL) --no-deps --require-hashes --requirement $(LOCK)
 	@touch $@

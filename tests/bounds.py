@@ -26,7 +26,7 @@ TESTS = (
     "tests/_common/test_torch_internals.py",
     "tests/attention/kernels/test_agreement.py",
     "tests/cli/test_explain.py",
-    "tests/cli/test_program.py",
+    "tests/cli/test_command_line.py",
     "tests/drawing/figures/test_cells.py",
     "tests/drawing/figures/test_numbers.py",
     "tests/drawing/figures/test_png_files.py",

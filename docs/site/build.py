@@ -5,6 +5,7 @@ nowhere is an error, and so is a lesson whose blocks print something else than i
 """
 
 import argparse
+import importlib
 import os
 import posixpath
 import re
@@ -12,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -148,18 +150,50 @@ def write_lessons(brief: bool) -> list[str]:
 
 
 def write_api() -> None:
-    """A page for each public package, with its public names and no others."""
-    from docs.site import api
-
+    """Write a page for each public package, which Sphinx's autodoc fills with the names in `__all__`."""
     folder = SOURCES / "api"
     folder.mkdir()
-    places = api.places(ROOT / "src" / "clearhead")
-    for place, names in places.items():
-        text = api.page(place, names, places)
+    modules = public_modules()
+    described: dict[int, str] = {}
+    for place, module in modules.items():
+        names = public_names(module)
+        inner = {name for name in names if f"{place}.{name}" in modules}
+        again = {name: described[id(each)] for name, each in names.items() if id(each) in described}
+        described |= {id(each): place for name, each in names.items() if name not in inner}
+        constants = [
+            name for name, each in names.items() if not callable(each) and name not in inner
+        ]
+        left_out = ", ".join([*inner, *again, *constants])
+        blocks = [f".. automodule:: {place}\n   :exclude-members: {left_out}"]
+        blocks += [
+            f".. py:data:: {place}.{name}\n   :type: {type(names[name]).__name__}"
+            for name in constants
+        ]
+        text = f"# {place}\n\n```{{eval-rst}}\n" + "\n\n".join(blocks) + "\n```\n"
+        text += "".join(f"\n- `{name}`: see [{home}]({home}.md)" for name, home in again.items())
         (folder / f"{place}.md").write_text(text, encoding="utf-8")
-    rows = "".join(f"| [{place}]({place}.md) | {len(names)} |\n" for place, names in places.items())
+    rows = "".join(
+        f"| [{place}]({place}.md) | {len(public_names(each))} |\n"
+        for place, each in modules.items()
+    )
     text = f"# API\n\nEvery public name, by its package.\n\n| package | names |\n|---|---|\n{rows}"
-    (folder / "index.md").write_text(text + toctree(list(places)), encoding="utf-8")
+    (folder / "index.md").write_text(text + toctree(list(modules)), encoding="utf-8")
+
+
+def public_modules() -> dict[str, ModuleType]:
+    """Return clearhead.errors and the packages that have an `__all__`, by name."""
+    source = ROOT / "src"
+    paths = sorted(path.parent.relative_to(source) for path in source.rglob("__init__.py"))
+    modules = [importlib.import_module(".".join(path.parts)) for path in paths]
+    found = [each for each in modules if hasattr(each, "__all__")]
+    return {each.__name__: each for each in [*found, importlib.import_module("clearhead.errors")]}
+
+
+def public_names(module: ModuleType) -> dict[str, object]:
+    """Return the objects in the module's `__all__` by name; without it, the classes that the module defines."""
+    made = [each for each in vars(module).values() if isinstance(each, type)]
+    defined = [each.__name__ for each in made if each.__module__ == module.__name__]
+    return {name: getattr(module, name) for name in getattr(module, "__all__", defined)}
 
 
 def write_linked(linked: set[Path]) -> None:

@@ -9,13 +9,21 @@ from clearhead._common.version import __version__
 
 project = "clearhead"
 version = release = __version__
-extensions = ["myst_parser", "sphinx_design"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design"]
+autodoc_default_options = {"members": True}
+maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+# A name between single backticks in a docstring is code.
+default_role = "literal"
 
 # The anchors of headings are those of code hosts.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 # A page may begin below a heading of the first level, as those of a code host do.
-suppress_warnings = ["myst.header"]
+# A type such as BlockMap has a page in each package that exports it.
+suppress_warnings = ["myst.header", "ref.python"]
 
 html_theme = "furo"
 html_title = "clearhead"

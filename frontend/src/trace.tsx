@@ -221,15 +221,13 @@ class TraceFigure extends Figure<StagesProps, Looks> {
     const { head, state } = this.props;
     const call = head.data;
     const stages = this.stages();
-    const [masked, weights] = [stages.get("masked_scores"), stages.get("weights")];
+    const masked = stages.get("masked_scores");
     return {
       title: "",
       show: [...stages.values()].filter(({ sameAs }) => sameAs === null).map(({ name }) => name),
       stages,
       call,
-      hidden: call.renormalised
-        ? (row, column) => weights?.at(row, column) === 0
-        : (row, column) => masked?.at(row, column) === -Infinity,
+      hidden: (row, column) => masked?.at(row, column) === -Infinity,
       explain: (at) => explained(at, stages, call, state.head, OF_LAYER),
       hint: null,
     };

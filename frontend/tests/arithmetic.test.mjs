@@ -78,7 +78,6 @@ function payload(change = {}) {
     softcap: null,
     dropout: null,
     sinks: null,
-    renormalised: false,
     ...change,
   };
   const every = new Map(

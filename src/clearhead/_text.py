@@ -157,7 +157,7 @@ def cell_len(text: str) -> int:
 
 
 def count(number: int, unit: str) -> str:
-    """A number with what it counts, in the plural unless it is 1.
+    """Return a number with its noun, in the plural unless it is 1.
 
     Example:
         >>> count(1, "token"), count(5_600, "token")
@@ -167,7 +167,7 @@ def count(number: int, unit: str) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Return a size in bytes as a person says it.
+    """Return a size in bytes as text with a decimal unit, such as "12 MB".
 
     Example:
         >>> format_bytes(12), format_bytes(45_000), format_bytes(1.44e12)

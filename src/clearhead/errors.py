@@ -72,7 +72,7 @@ class ClearheadError(Exception):
 
 
 class ArgumentError(ClearheadError, ValueError):
-    """A number or a choice is outside what is allowed.
+    """A number or choice outside of the allowed values.
 
     Example:
         >>> import clearhead as ch
@@ -108,7 +108,7 @@ class DeviceError(ClearheadError, ValueError):
 
 
 class MaskError(ClearheadError, ValueError):
-    """A mask that cannot mean what it seems to mean.
+    """A mask that does not fit the call, or is ambiguous.
 
     Example:
         >>> import torch, clearhead as ch
@@ -125,7 +125,7 @@ class SelectionError(ClearheadError, IndexError, KeyError):
 
 
 class NoAttributeError(ClearheadError, AttributeError):
-    """An attribute of another library's object, which something here does under another name.
+    """An attribute of another library's object, which has another name here.
 
     Example:
         >>> import torch, clearhead as ch
@@ -136,11 +136,11 @@ class NoAttributeError(ClearheadError, AttributeError):
 
 
 class TooLargeError(ClearheadError, MemoryError):
-    """Something of size tokens × tokens was asked for that would not fit."""
+    """A request for something of size tokens × tokens that does not fit into memory."""
 
 
 class UnsupportedError(ClearheadError, NotImplementedError):
-    """A kernel was asked for by name and cannot run the problem; every reason is listed."""
+    """A kernel that was requested by name cannot run the problem; every reason is listed."""
 
 
 class WatchError(ClearheadError, RuntimeError):
@@ -152,11 +152,11 @@ class WatchWarning(UserWarning):
 
 
 class EditError(ClearheadError, RuntimeError):
-    """A model's attention could not be edited as was asked."""
+    """A model's attention could not be edited as requested."""
 
 
 class EditWarning(UserWarning):
-    """A part of what was asked of an edit was not done, or changed nothing."""
+    """An operation of an edit was not applied, or changed nothing."""
 
 
 class RankError(ClearheadError, RuntimeError):
@@ -168,7 +168,7 @@ class ModelError(ClearheadError, ValueError):
 
 
 class FileError(ClearheadError, OSError, ValueError):
-    """A file could not be written, or what is in it could not be read."""
+    """A file could not be written, or its content could not be read."""
 
     errno = None
 
@@ -189,7 +189,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 
 def because_of(cause: Exception, error: FileError) -> FileError:
-    """Return an error of a file, as a MissingFileError where the cause is that it is not there."""
+    """Return a MissingFileError with the text of `error` if the cause is a missing file, otherwise a FileError."""
     kind = MissingFileError if isinstance(cause, FileNotFoundError) else FileError
     return kind(error.code, error.message)
 
@@ -199,7 +199,7 @@ class MissingExtraError(ClearheadError, ImportError):
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
-    """The error for an optional `package` that `purpose` needs and `extra` would bring."""
+    """Return the error for an optional `package` that `purpose` needs and the extra `extra` installs."""
     return MissingExtraError(
         "extra.missing",
         f"{purpose} needs {package}, which is not installed. {INSTALL.format(extra=extra)}",

@@ -58,9 +58,9 @@ def scores(
     key: Float[Tensor, "*batch kv_len head_dim"],
     factor: float = 1.0,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The dot product of each query with each key.
+    """Return the dot product of each query with each key.
 
-    `factor` is for containment alone: what the product is multiplied by later.
+    `factor` is for containment alone: the number that the product is multiplied by later.
     """
     return matmul(query, key.mT)
 
@@ -68,14 +68,14 @@ def scores(
 def scaled_scores(
     scores: Float[Tensor, "*batch query_len kv_len"], scale: float
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The scores times the scale, usually 1/√head_dim, so that they do not grow with it."""
+    """Return the scores times the scale, usually 1/√head_dim, so that they do not grow with it."""
     return scores * scale
 
 
 def capped_scores(
     scaled_scores: Float[Tensor, "*batch query_len kv_len"], softcap: float | None
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The scores bent into (−softcap, softcap)."""
+    """Return softcap · tanh(scores / softcap), which is in (−softcap, softcap); the scores if softcap is None."""
     return scaled_scores if softcap is None else softcap * torch.tanh(scaled_scores / softcap)
 
 
@@ -84,7 +84,7 @@ def masked_scores(
     bias: Float[Tensor, "..."] | None,
     visible: Bool[Tensor, "..."] | None,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The scores with the bias added, and −∞ where a query may not attend."""
+    """Return the scores with the bias added, and −∞ where a query may not attend."""
     if bias is not None:
         capped_scores = capped_scores + upcast(bias)
     if visible is not None:
@@ -96,10 +96,11 @@ def weights(
     masked_scores: Float[Tensor, "*batch query_len kv_len"],
     sinks: Float[Tensor, "*#heads"] | None = None,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The softmax of the scores of a query, over the keys: shares of 1.
+    """Return the softmax of the scores of each query over the keys.
 
-    A sink is one more score per head that takes its share and gives no value
-    (Xiao et al., 2024, https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025).
+    A sink is one more score per head that takes its share and has no value (Xiao et al., 2024, https:
+
+    arxiv.org/abs/2309.17453; learned in gpt-oss, 2025).
     """
     if sinks is None:
         return torch.softmax(masked_scores, dim=-1)
@@ -129,7 +130,7 @@ def context(
     value: Float[Tensor, "*batch kv_len value_head_dim"],
     visible: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch query_len value_head_dim"]:
-    """The mean of the values, each with its weight.
+    """Return the mean of the values, each with its weight.
 
     `visible` is for containment alone: a hidden value has weight 0.
     """
@@ -178,12 +179,12 @@ def repeat_kv_heads(
 
 
 def upcast(tensor: Tensor) -> Tensor:
-    """The tensor in the precision that sums are made in: float32 for 16 bits, else its own."""
+    """Return the tensor in the precision of sums: float32 for 16-bit dtypes, otherwise unchanged."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
-    """A matrix product in the precision of its factors, which autocast would lower."""
+    """Return the matrix product in the precision of its factors, which autocast would lower."""
     device = left.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return left @ right
@@ -192,12 +193,12 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def zero_nonfinite(tensor: Tensor) -> Tensor:
-    """The tensor with 0 where an entry is not finite."""
+    """Return the tensor with 0 instead of NaN and ±∞."""
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
 
 
 def largest_factor(scale: float, softcap: float | None) -> float:
-    """The largest number that a kernel may multiply the scores by, 1 or more."""
+    """Return the largest number that a kernel may multiply the scores by, at least 1."""
     factor = max(1.0, abs(scale))
     return factor if softcap is None else max(factor, abs(scale) / softcap)
 
@@ -223,7 +224,7 @@ def nonfinite_rows(
 
 
 def longest(dtype: torch.dtype) -> float:
-    """The largest sum of squares of a row that counts as finite."""
+    """Return the largest sum of squares of a row at which the row counts as finite."""
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max / 4
 
 
@@ -232,12 +233,12 @@ SAFE_LENGTH = 2.0**60
 
 
 def zero_rows(tensor: Tensor, rows: Bool[Tensor, "*batch len"]) -> Tensor:
-    """The tensor with 0 in these rows."""
+    """Return the tensor with 0 in the rows where `rows` is True."""
     return tensor.masked_fill(rows[..., None], 0.0)
 
 
 def infinite_sinks(sinks: Float[Tensor, "*heads"]) -> Bool[Tensor, "*heads"]:
-    """True for each sink that is NaN or ∞; one of −∞ takes no share."""
+    """Return True for each sink that is NaN or +∞; a sink of −∞ has no share."""
     return ~(sinks.detach() < torch.inf)
 
 
@@ -297,7 +298,7 @@ def _longest_part(tensor: Tensor) -> Tensor:
 
 
 def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A query or key that counts as not finite makes its own scores NaN, and sends no gradient."""
+    """Wrap `scores`: a query or key with a non-finite entry gets scores of NaN, and sends no gradient."""
 
     @wraps(plain)
     def contained(query: Tensor, key: Tensor, factor: float = 1.0) -> Tensor:
@@ -367,7 +368,7 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _hidden_and_empty(masked_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """True for each score of −∞, and, with a last axis of size 1, for each query that has no other."""
+    """Return which scores are −∞, and which queries have no other score, with a last axis of size 1."""
     hidden = masked_scores == -torch.inf
     return hidden, hidden.all(dim=-1, keepdim=True)
 

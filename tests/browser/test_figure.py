@@ -403,6 +403,8 @@ def test_no_digit_is_cut_off(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, made, tmp_path)
     cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
     assert page.locator("ch-figure .cell").evaluate_all(cut) == 0
+    label = page.locator("ch-figure th[scope=col] bdi").first
+    assert label.evaluate("each => getComputedStyle(each).textOverflow") == "ellipsis"
 
 
 def test_a_number_stands_on_one_line(opens: Opens, tmp_path: Path) -> None:

@@ -389,15 +389,7 @@ def test_what_makes_no_training_script(script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option",
-    [
-        "--causal",
-        "--no-causal",
-        "--heads=2",
-        "--takes=x",
-        "--sizes=d_in=3",
-        "--seed=1",
-    ],
+    "option", ["--causal", "--no-causal", "--heads=2", "--takes=x", "--sizes=d_in=3", "--seed=1"]
 )
 def test_options_of_an_attention_are_not_of_training(script: str, option: str) -> None:
     found = invoke(f"{script}:make", "--trains", option)

@@ -250,10 +250,7 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found[-1] == f"The picture of layer 1, head 2 is in {picture}"
     assert picture.read_bytes().startswith(b"\x89PNG")
     (payload,) = written
-    assert (payload.title, payload.data["start"]) == (
-        "photo.png",
-        {"layer": 0, "head": 2},
-    )
+    assert (payload.title, payload.data["start"]) == ("photo.png", {"layer": 0, "head": 2})
     assert payload.data["photo"] == {"kind": "image/png", "grid": (3, 5), "skip": 1}
     assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
 

@@ -100,6 +100,7 @@ def test_its_notebook_is_valid_and_runs_with_its_solutions(
     nbformat.validate(nbformat.from_dict(made))
     cells = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] == [] for cell in cells)
+    assert not any("compare(" in cell["source"] for cell in cells)  # an answer is not shown
     solutions = [block.source.rstrip() for block in lesson.of_role("solution")]
     assert not [cell for cell in cells if cell["source"] in solutions]
     stubs = [block.source.rstrip() for block in lesson.of_role("write")]
@@ -144,7 +145,8 @@ def test_what_is_not_written_yet_is_said(
     [
         (2, "✓ yes: 2"),
         (2.0049, "✓ yes: 2"),
-        (2.0051, "it is 2; you said 2.0051"),
+        (2.0051, "close: it is 2; you said 2.0051"),
+        (3, "it is 2; you said 3"),
         ("2", "a number, please"),
         (True, "a number, please"),
         (..., "no guess yet: write a number in the place of the three dots, or read on"),

@@ -18,7 +18,8 @@ addEventListener("submit", (event) => {
   const guess = number(form.querySelector("input").value);
   if (Number.isNaN(guess)) return say(form, false, "a number, please");
   const good = Math.abs(guess - answer) <= Number(tolerance) + 1e-9;
-  say(form, good, good ? `✓ yes: ${shown}` : `it is ${shown}; you said ${guess}`);
+  const close = Math.abs(guess - answer) <= 0.05 * Math.abs(answer) ? "close: " : "";
+  say(form, good, good ? `✓ yes: ${shown}` : `${close}it is ${shown}; you said ${guess}`);
 });
 
 addEventListener("click", (event) => {

@@ -251,19 +251,14 @@ function weights(
   const sinkExp = sink === null ? 0 : Math.exp(sink - top);
   const total = exps.reduce((a, b) => a + b, 0) + sinkExp;
   const weight = stage.at(row, column);
-  const hidden = (j: number) =>
-    scores[j] === -Infinity || (data.renormalised && stage.at(row, j) === 0);
+  const hidden = (j: number) => scores[j] === -Infinity;
   found.lines.push({
     text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):`,
   });
   const shown = ofLayer?.largest(keys, exps, column) ?? keys;
   found.keys = shown.map((j) => ({
     key: j,
-    cells: [
-      number(scores[j]!),
-      hidden(j) && !data.renormalised ? "hidden" : number(exps[j]!),
-      number(stage.at(row, j)),
-    ],
+    cells: [number(scores[j]!), hidden(j) ? "hidden" : number(exps[j]!), number(stage.at(row, j))],
     share: stage.at(row, j) || 0,
     hidden: hidden(j),
     picked: j === column,
@@ -273,9 +268,6 @@ function weights(
   const sum = `The exps add up to ${number(total)}`;
   if (hidden(column)) {
     found.lines.push({ text: `${sum}; the mask hides this key: weight 0.` });
-  } else if (data.renormalised) {
-    const kept = keys.filter((j) => !hidden(j)).reduce((a, j) => a + exps[j]!, 0);
-    found.lines.push(...ofLayer!.renormalised(sum, exps[column]!, kept, total, weight));
   } else {
     found.lines.push({ text: `${sum}; the weight is the share:` });
     found.lines.push({

@@ -1,4 +1,4 @@
-// The arithmetic of what only layers have: their parts, their output, sinks and renormalised weights. A figure has none
+// The arithmetic of what only layers have: their parts, their output and sinks. A figure has none
 // of them, so that its script is without.
 import { type Arithmetic, type Line, sum } from "./arithmetic";
 import { type Call, type Change, factor, number, type Stage } from "./stage";
@@ -88,22 +88,6 @@ function sink(score: number, top: number): Line {
   };
 }
 
-function renormalised(
-  before: string,
-  exp: number,
-  kept: number,
-  total: number,
-  weight: number,
-): Line[] {
-  const share = number(kept / total);
-  return [
-    {
-      text: `${before}. Weights that are hidden become 0, and what remains is divided by its sum, ${number(kept)} / ${number(total)} = ${share}:`,
-    },
-    { text: `${number(exp)} / ${number(total)} / ${share} = ${number(weight)}`, sum: true },
-  ];
-}
-
 /** How many keys a table has; those with the largest weights, and the one that is asked for. */
 const KEYS = 24;
 
@@ -120,5 +104,5 @@ function others(keys: number[], shown: number[], exps: number[]): string {
   return `… and ${keys.length - shown.length} more keys, whose exps add up to ${rest}`;
 }
 
-export const OF_LAYER = { changed, contexts, sink, renormalised, largest, others };
+export const OF_LAYER = { changed, contexts, sink, largest, others };
 export type OfLayer = typeof OF_LAYER;

@@ -17,7 +17,6 @@ export interface Call {
   softcap: number | null;
   dropout: number | null;
   sinks: number[] | null;
-  renormalised: boolean;
 }
 
 export interface Numbered {

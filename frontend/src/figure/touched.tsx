@@ -180,7 +180,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
 const HUES = 6;
 
 /** What no figure has, and the arithmetic asks for. */
-const CALL = { sinks: null, renormalised: false, heads: [0] };
+const CALL = { sinks: null, heads: [0] };
 
 function firstFocus({ predict, tokens, source_tokens }: FigureData): Focus {
   const query = Math.min(predict?.[1] ?? 1, tokens.length - 1);

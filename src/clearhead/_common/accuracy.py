@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The error that a result may have, and what it is made of.
+    """The largest error that a result may have, and the errors that it is derived from.
 
     Attributes:
-        factor: how many times the error of the plain computation is allowed.
+        factor: the multiple of the error of the plain computation that is allowed.
         plain_error: the largest error of the plain computation.
         eps: distance of 1 from the next number of the dtype of the result.
         largest: the largest number of the truth.
@@ -41,10 +41,10 @@ class Tolerance:
 def measured(
     reference64: Tensor, plain: Tensor, dtype: torch.dtype, factor: float = 3.0
 ) -> Tolerance:
-    """The tolerance that the error of `plain` gives a result of this dtype.
+    """Return the tolerance for a result of this dtype, from the error of the plain computation `plain`.
 
-    In float64, where no better truth is at hand, `plain` is float32, and its error is counted as
-    many times less as float64 rounds finer.
+    In float64 there is no better truth: `plain` is then float32, and its error is scaled by the ratio of the two
+    rounding errors.
     """
     eps = torch.finfo(dtype).eps
     truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()

@@ -1,4 +1,4 @@
-"""Checks of arguments that several parts of the package take; each refuses by the argument's name."""
+"""Checks of arguments that several packages share; each error names the argument."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +39,7 @@ def describe_tensor(tensor: Tensor, axes: tuple[str, ...]) -> str:
 
 
 def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
-    """Refuse what is no tensor, and a tensor whose numbers do not lie in memory as an array.
+    """Raise ArgumentTypeError unless an argument is a tensor whose data is a plain array in memory.
 
     Raises:
         ArgumentTypeError: code `<name>.type` or `<name>.layout`.
@@ -64,7 +64,7 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
 
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
-    """Refuse a tensor on the meta device or of FakeTensorMode, where its numbers are to be read.
+    """Raise ArgumentTypeError for a tensor without data: on the meta device or in FakeTensorMode.
 
     Raises:
         DeviceError: code `<name>.meta`.
@@ -75,7 +75,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_ids(tokens: object) -> Tensor:
-    """The ids of tokens, or a refusal of what is no tensor of whole numbers.
+    """Return token ids as a tensor of integers, or raise an error.
 
     Raises:
         ArgumentTypeError: code `tokens.type` or `tokens.layout`.
@@ -90,9 +90,9 @@ def check_ids(tokens: object) -> Tensor:
 
 
 def as_int(value: object) -> int | None:
-    """The int that a whole number is, one of numpy's included; None for all else, as for a bool.
+    """Return an integer, also of NumPy, as an int; None for anything else, such as a bool.
 
-    A size that torch.export or torch.compile keeps open, a SymInt, stays one.
+    A SymInt of torch.export or torch.compile stays one.
     """
     if isinstance(value, torch.SymInt):
         return cast(int, value)
@@ -100,7 +100,7 @@ def as_int(value: object) -> int | None:
 
 
 def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
-    """The ints that whole numbers are; None if one of the values is none."""
+    """Return integers as a tuple of ints; None if one of the values is not an integer."""
     numbers = []
     for each in values:
         number = as_int(each)
@@ -144,7 +144,7 @@ def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tu
 
 
 def check_length(name: str, length: object) -> int:
-    """The length as an int, or a refusal of what is no number of tokens.
+    """Return a number of tokens as an int, or raise an error.
 
     Raises:
         ArgumentTypeError: code `length.type`, for what is not a whole number.
@@ -163,7 +163,7 @@ def check_length(name: str, length: object) -> int:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Refuse sizes that are no whole numbers of 1 or more."""
+    """Raise ArgumentError for sizes that are not integers of 1 or more."""
     for name, size in sizes.items():
         is_open = isinstance(size, torch.SymInt)
         if not is_open and (not isinstance(size, int) or isinstance(size, bool)):
@@ -175,7 +175,7 @@ def check_sizes(**sizes: Any) -> None:
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False; a number is not read as one of them."""
+    """Raise ArgumentTypeError unless a value is True or False; numbers are not accepted."""
     if not isinstance(value, bool):
         raise ArgumentTypeError(
             f"{name}.type", f"{name} must be True or False; got {shown(value)}."
@@ -203,7 +203,7 @@ def check_number(
 
 
 def check_choice(name: str, given: object, choices: Any) -> None:
-    """Refuse what is not one of the words of a Literal.
+    """Raise ArgumentError unless a value is one of the words of a Literal.
 
     Raises:
         ArgumentError: code `<name>.value`.
@@ -236,7 +236,7 @@ def arguments_of(inputs: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def check_dropout(dropout: Any) -> float | None:
-    """The probability as a float, or a refusal of what is neither None nor one below 1."""
+    """Return the probability as a float, None for None; raise unless it is from 0 to below 1."""
     if dropout is None:
         return None
     expected = "a probability in [0, 1), or None for no dropout"
@@ -244,7 +244,7 @@ def check_dropout(dropout: Any) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for an int or a float; True and False are not numbers here."""
+    """Return True for an int or a float, but not for a bool."""
     if isinstance(value, int):
         return not isinstance(value, bool) and value.bit_length() < 1024  # it has a float
     return isinstance(value, float)

@@ -1,4 +1,4 @@
-"""HTML that escapes by construction: what is put into an element is text, unless it is an element."""
+"""HTML that escapes by construction: children are escaped as text, unless they are elements."""
 
 import html
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ QUOTE = '"'
 
 
 class Html(str):
-    """Markup that is safe to stand where it is put."""
+    """Markup that needs no escaping."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ def joined(children: Iterable[str]) -> Html:
 
 
 class Drawn:
-    """A result that is looked at: its text is what a prompt shows of it, and a notebook.
+    """A result that is meant to be looked at: its repr is its picture, at a prompt and in a notebook.
 
     A class that has a `__str__` need no more; one that has a `__repr__` keeps it.
 
@@ -88,5 +88,5 @@ def document(head: Iterable[str], body: Iterable[str]) -> Html:
 
 
 def _escaped(text: str, *, quote: bool = False) -> str:
-    """The text as no markup; half of a surrogate pair, which no encoding knows, is spelled out."""
+    """Return the text with markup escaped; unpaired surrogates, which cannot be encoded, are spelled out."""
     return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"), quote=quote)

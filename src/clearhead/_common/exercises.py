@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from clearhead._common.docs_pages import docs
 from clearhead._common.lessons import LESSONS, LessonRow
-from clearhead._common.pages import docs
 
 
 @dataclass(frozen=True)

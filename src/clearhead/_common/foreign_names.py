@@ -1,4 +1,4 @@
-"""Names used by other libraries and their equivalents here; docs/names.md lists them.
+"""Names used by other libraries, and their equivalents in this one; docs/names.md lists them.
 
 `convert` knows a layer by the names of its projections, `check` finds projections and sizes by
 them, and the ladder loads weights that a tutorial saved under them.
@@ -102,7 +102,7 @@ ROTARY = tuple(TABLES["names"]["rotary"].split())
 
 
 def size_of(name: str) -> str | None:
-    """Our name of the size that others give this name; None for any other.
+    """Return our name of a size that other libraries call `name`; None if it is not a size.
 
     Example:
         >>> size_of("d_model"), size_of("d_out_v"), size_of("flag")
@@ -148,7 +148,7 @@ def role(name: str) -> str | None:
 
 
 def is_output(name: str) -> bool:
-    """True for the name of the projection behind the heads.
+    """Return True for a name of the output projection in some library.
 
     Example:
         >>> is_output("W_o"), is_output("W_q")

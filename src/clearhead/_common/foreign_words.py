@@ -1,4 +1,4 @@
-"""Names of other libraries, of papers and of tutorials, and what they are here: the tables of foreign.toml.
+"""Names of other libraries, papers and tutorials, and their equivalents here: the tables of foreign.toml.
 
 `hints` answers a call with their arguments, and `Answering` one of their attributes.
 """
@@ -38,14 +38,14 @@ PLACES: Mapping[str, str] = TABLES["positional"]
 """What is meant by arguments by place, by the first one that is taken by name."""
 
 ATTRIBUTES = {owner: by_name(table) for owner, table in TABLES["attributes"].items()}
-"""The answers for an attribute, by the package or the class that it is asked of."""
+"""The answers for an attribute, by the package or class of the attribute."""
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
-"""The arguments by which models and layers are handed their KV cache; of transformers, from 5.24 on, the last."""
+"""The arguments by which models and layers receive their KV cache; of transformers, from 5.24 on, the last."""
 
 
 def cache_of(words: Container[str]) -> str | None:
-    """The argument by which a call with these is handed its KV cache; None where there is none.
+    """The argument by which a call with these receives its KV cache; None if there is none.
 
     Example:
         >>> cache_of(["x", "layer_past"]), cache_of(["x"])
@@ -59,7 +59,7 @@ PLACES_OF_CLASSES = ("errors", "layers", "masks", "types")
 
 
 class Answering:
-    """A class whose objects answer attributes of other libraries by what they are here.
+    """A class whose objects answer attributes of other libraries with a hint at their equivalents.
 
     Example:
         >>> class Edit(Answering): ...
@@ -76,7 +76,7 @@ class Answering:
 
 
 def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
-    """Return the error for an attribute that an object does not have, with what it is here.
+    """Return the AttributeError for an attribute that an object lacks, with its equivalent here if there is one.
 
     Args:
         owner: the object.
@@ -90,7 +90,7 @@ def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
 
 
 def no_name(package: str, name: str) -> AttributeError:
-    """Return the error for a name that a package does not have, with what it is here.
+    """Return the AttributeError for a name that a package lacks, with its equivalent here if there is one.
 
     Example:
         >>> print(no_name("clearhead", "DynamicCache"))
@@ -107,13 +107,13 @@ def no_name(package: str, name: str) -> AttributeError:
 
 
 def _is_for(owner: object, answer: str) -> bool:
-    """False for an answer that begins with an attribute that the object does not have."""
+    """Return False if an answer begins with an attribute that the object does not have."""
     first = re.match(r"(\w+)\.(\w+)", answer)
     return first is None or first[1] == "clearhead" or hasattr(owner, first[2])
 
 
 def _error(owner: object, kind: str, name: str, answer: str, first: str = "") -> AttributeError:
-    """Return the AttributeError for a name that `owner` does not have, with what to write instead."""
+    """Return the AttributeError for a name that `owner` lacks; `answer` is what to write instead."""
     if not answer and not first:
         what = f"module {kind!r}" if isinstance(owner, ModuleType) else f"{kind!r} object"
         return AttributeError(f"{what} has no attribute {name!r}", name=name, obj=owner)

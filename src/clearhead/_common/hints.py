@@ -1,4 +1,4 @@
-"""Answers to calls with arguments that are not there, by what they are called here."""
+"""Errors for calls with unknown arguments, which name the equivalent argument."""
 
 import functools
 import inspect
@@ -160,7 +160,7 @@ def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
 
 
 def _ours(name: str, own: Collection[str]) -> str | None:
-    """Our word for an argument of another library, or for one that is misspelt."""
+    """Return our name of an argument of another library, or of one that is misspelt; None if there is none."""
     answers = WORDS.get(name, {}).items()
     answer = next((ours for beside, ours in answers if beside in own or not beside), None)
     if answer is not None:
@@ -171,7 +171,7 @@ def _ours(name: str, own: Collection[str]) -> str | None:
 
 
 def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
-    """The hint at weights of another library in a state dict; None for those of modules of our own."""
+    """Return a hint for a state dict with the names of another library; None if its names are our own."""
     modules = {name: name.partition(".")[0] for name in names}
     found = [name for name, each in modules.items() if each not in own and _is_projection(each)]
     if not found:

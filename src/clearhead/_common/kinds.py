@@ -1,4 +1,4 @@
-"""Kinds of descriptions that say themselves by which name a file has them."""
+"""Classes of descriptions that are saved in files under a name of their own."""
 
 import inspect
 from abc import ABC

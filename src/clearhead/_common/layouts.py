@@ -26,7 +26,7 @@ class RankLayout(NamedTuple):
 
     Attributes:
         order: int64, (tokens,): the tokens of rank 0, then those of rank 1, …
-        counts: how many each rank has.
+        counts: the number of tokens of each rank.
     """
 
     order: Tensor
@@ -121,10 +121,10 @@ def _joined(positions: list[Tensor]) -> RankLayout:
 
 
 def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
-    """The layout of the fewest chunks by which every rank has as many pairs.
+    """Return the layout with the fewest chunks in which every rank has the same number of pairs.
 
-    Chunks in the order of their pairs go round by round to the ranks, the largest of a round to the
-    rank that has least so far. So two ranks differ by one chunk at most: in the end, by one token.
+    Chunks are dealt in rounds, ordered by their pairs: the largest of a round goes to the rank that has least so
+    far. Two ranks then differ by one chunk at most, and in the end by one token.
     """
     enough = float(pairs.sum()) * max(BALANCED / world, 1 / max(1, tokens))
     rounds, chunk = 1, max(1, -(-tokens // world))
@@ -141,7 +141,7 @@ def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
 
 
 def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
-    """The rank of each chunk, and the weight of each rank."""
+    """Return the rank of each chunk, and the total weight of each rank."""
     loads = weights.new_zeros(world)
     owner = torch.zeros(len(weights), dtype=torch.int64)
     order = weights.argsort(descending=True, stable=True)
@@ -153,7 +153,7 @@ def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
 
 
 def _dealt(tokens: int, world: int, chunk: int, owner: Tensor) -> RankLayout:
-    """The layout in which each chunk of neighbouring tokens has the owner that is given."""
+    """Return the layout in which chunk i of `chunk` neighbouring tokens belongs to rank owner[i]."""
     of_token = owner.repeat_interleave(chunk)[:tokens]
     order = of_token.argsort(stable=True)
     return RankLayout(order, tuple(torch.bincount(of_token, minlength=world).tolist()))

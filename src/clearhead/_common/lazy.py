@@ -1,4 +1,4 @@
-"""Imports by name: public names on first use, by one thread at a time, and upwards the modules that draw."""
+"""Imports by name: public names on first use, thread-safe, and the drawing modules that lower packages need."""
 
 import ast
 import contextlib
@@ -52,7 +52,7 @@ def _sources(package: str, stub: Path) -> dict[str, tuple[str, bool]]:
 
 
 def no_name(package: str, name: str) -> AttributeError:
-    """Return the error for a name that a package does not have, with what it is here."""
+    """Return the AttributeError for a name that a package lacks, with its equivalent here if there is one."""
     return import_module("clearhead._common.foreign_words").no_name(package, name)
 
 

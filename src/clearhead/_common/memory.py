@@ -32,7 +32,7 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def within_memory(instead: str) -> AbstractContextManager[None]:
-    """Whatever does not fit in memory inside raises an error that says what would.
+    """Raise TooLargeError, with advice, for memory errors inside the block.
 
     Args:
         instead: a sentence that says what fits.

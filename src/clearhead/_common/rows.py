@@ -43,7 +43,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         self._rows = tuple(rows)
 
     def _with(self, rows: Sequence[Row]) -> Self:
-        """Return the same with other rows."""
+        """Return a table of the same kind with other rows."""
         made = copy(self)
         made._rows = tuple(rows)
         return made
@@ -55,7 +55,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
 
     @property
     def caption(self) -> str:
-        """The line above the rows in a picture; "" for none."""
+        """The line above the rows in a picture; "" without one."""
         return ""
 
     @property
@@ -177,7 +177,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return pandas.DataFrame(list(self._rows), columns=list(self.columns))
 
     def is_words(self, name: str) -> bool:
-        """Return True for a column of words, which stand on the left."""
+        """Return True for a column of words, which is aligned to the left."""
         return self.ROW.__annotations__[name] in (str, str | None)
 
     def cells(self) -> tuple[list[str], list[str], list[list[str]]]:
@@ -233,13 +233,13 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return [getattr(row, name) for row in self._rows]
 
     def _apart(self, by: str) -> tuple[list[tuple[Any, Row]], list[Row]]:
-        """The rows next to their numbers of a column, and those without one."""
+        """Return (value, row) of each row with a value in column `by`, and the rows without one."""
         every = list(zip(self._column(by), self._rows, strict=True))
         rows = [(value, row) for value, row in every if not _is_empty(value)]
         return rows, [row for value, row in every if _is_empty(value)]
 
     def _is_numbers(self, name: str, *, some: bool = False) -> bool:
-        """True for a column of numbers; with `some` only for one that holds any."""
+        """Return True for a column of numbers; with `some` only if it has at least one."""
         if self.ROW.__annotations__[name] not in (int, float, int | None, float | None):
             return False
         return not some or any(not _is_empty(value) for value in self._column(name))
@@ -251,7 +251,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _order(value: Any) -> Any:
-    """The key that a value is sorted by: words with the numbers in them as numbers."""
+    """Return the key by which a value is sorted: in text, digits compare as numbers."""
     if not isinstance(value, str):
         return value
     parts = re.split(r"([0-9]+)", value)

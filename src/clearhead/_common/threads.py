@@ -57,7 +57,7 @@ def thread_limits() -> tuple[Callable[[int], object], ...] | None:
 
 
 def threads_apart() -> int:
-    """Return the number of worker threads that may replace PyTorch's own here.
+    """Return the number of worker threads that may replace PyTorch's own threads.
 
     1 if a worker could compute something else than the calling thread: modes such as a default device or a FLOP
     counter, autocast, transformations and profilers belong to one thread.

@@ -85,7 +85,7 @@ class DispatchMode(TorchDispatchMode):
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what `torch.broadcast_shapes` does, whose first call imports sympy, for half a second.
+    """Return `torch.broadcast_shapes(…)`, whose first call would import sympy, for half a second.
 
     Raises:
         RuntimeError: for shapes that do not go together.
@@ -104,7 +104,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `torch.unravel_index` does of three axes; its first call imports sympy as well.
+    """Return `torch.unravel_index(…)` for three axes, whose first call would import sympy.
 
     Example:
         >>> unravelled(torch.tensor([0, 5, 23]), (2, 3, 4))
@@ -164,7 +164,7 @@ def is_autocast(tensor: Tensor) -> bool:
         ...     is_autocast(torch.ones(1)), is_autocast(torch.ones(1, device="meta"))
         (True, False)
     """
-    # The name of a device is made anew each time that it is asked for.
+    # PyTorch makes the name of a device at each request.
     device = "cpu" if tensor.is_cpu else tensor.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
 
@@ -234,7 +234,7 @@ def can_sync(tensor: Tensor) -> bool:
 
 
 def is_capturing(tensor: Tensor) -> bool:
-    """Return True while a CUDA graph records what is done with tensors on that device.
+    """Return True while a CUDA graph is being captured on the device of a tensor.
 
     Example:
         >>> is_capturing(torch.ones(2))
@@ -256,7 +256,7 @@ def is_tracing() -> bool:
 
 
 def is_exporting() -> bool:
-    """Return True inside torch.export and torch.jit.trace, whose result outlives what it was made of.
+    """Return True inside torch.export and torch.jit.trace, whose results outlive the traced objects.
 
     Private: `torch.compiler._is_exporting_flag`, which `torch.compiler.is_exporting` returns, in 2.6 to
     2.15; in 2.10 Dynamo takes a call of that one for True whatever it compiles for.
@@ -271,7 +271,7 @@ def is_exporting() -> bool:
 def is_exporting_to_onnx() -> bool:
     """Return True inside torch.onnx.export.
 
-    `torch.onnx` is imported by its first use, which takes a quarter of a second, so it is asked only during an export.
+    `torch.onnx` is imported by its first use, which takes a quarter of a second, so it is used only during an export.
 
     Example:
         >>> is_exporting_to_onnx()

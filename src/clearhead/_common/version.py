@@ -1,4 +1,4 @@
-"""The version that is installed, which its metadata says."""
+"""The installed version, read from the package's metadata."""
 
 from importlib.metadata import version
 

@@ -81,7 +81,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a place that cannot be written to, before something is computed for it.
+    """Raise FileError if a path cannot be written to, before anything is computed for it.
 
     Raises:
         ArgumentTypeError: code `path.type`, for what is no path.
@@ -104,7 +104,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder of this process alone, which is gone behind the block.
+    """Return a context manager for a folder of this process, which is removed at the end of the block.
 
     Raises:
         FileError: code `file.temporary`, where no such folder can be made.
@@ -127,7 +127,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
-    """Return a path with its ~ resolved, or refuse a name that no file can have.
+    """Return a path with its ~ expanded, or raise an error for a name that no file can have.
 
     Args:
         path: a path.
@@ -152,14 +152,14 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 
 
 def unwritable(target: Path, error: Exception) -> FileError:
-    """The error for a place that could not be written to, for that reason."""
+    """Return the error for a path that cannot be written, with the reason."""
     reason = getattr(error, "strerror", None) or error
     message = f"{target} could not be written: {reason}"
     return because_of(error, FileError("file.unwritable", message))
 
 
 def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
-    """The place behind symbolic links, and what is there; an OSError for what is no file."""
+    """Return the path behind symbolic links, and its stat or None; raise OSError if it is not a regular file."""
     place = Path(os.path.realpath(target))
     try:
         found = os.stat(target)
@@ -182,7 +182,7 @@ def _lock(handle: int) -> None:
 
 
 def _remove_leftovers(folder: Path, prefix: str) -> None:
-    """Remove what was written next to a place by a process that is no more."""
+    """Remove temporary files next to a path, written by processes that have ended."""
     with suppress(OSError):  # a folder that may be written to but not listed
         for name in os.listdir(folder):
             if name.startswith(prefix):

@@ -24,7 +24,7 @@ from clearhead.masks.spans import Extent
 
 
 class Bias(Filed, ABC):
-    """Numbers added to the scores, worked out for the part of the matrix that is asked for.
+    """Values added to the scores, computed for the requested part of the matrix.
 
     Example:
         >>> import clearhead as ch
@@ -43,8 +43,8 @@ class Bias(Filed, ABC):
 
         Args:
             query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
-            key_index: likewise; the two broadcast against each other.
-            extent: how many queries and keys there are in all.
+            key_index: indices of keys, in the same form; the two broadcast against each other.
+            extent: the sizes of the whole call.
 
         Returns:
             Floating, four dimensions that broadcast to (batch, num_heads, queries, keys).
@@ -69,26 +69,26 @@ class Bias(Filed, ABC):
 
     @property
     def numbers(self) -> Tensor | None:
-        """The tensor that the bias is made of, where it is made of one that may be trained."""
+        """The tensor that the bias is made of and that may require grad; None without one."""
         return None
 
     @property
     def requires_grad(self) -> bool:
-        """True if something in the bias is trained."""
+        """True if a tensor in the bias requires grad."""
         return self.numbers is not None and self.numbers.requires_grad
 
     @property
     def may_hide(self) -> bool:
-        """True if −∞ may stand in the bias, which hides a key as a mask does."""
+        """True if the bias may contain −∞, which hides a key as a mask does."""
         return True
 
     @property
     def by_distance(self) -> bool:
-        """True if each head's bias depends on the distance alone; `at` then also takes keys that do not exist."""
+        """True if each head's bias depends on the distance alone; `at` then accepts keys that do not exist."""
         return False
 
     def check(self, extent: Extent) -> None:
-        """Refuse sizes, a dtype or a device that the bias was not made for."""
+        """Raise ShapeError, DtypeError or DeviceError if the bias does not fit a call of these sizes."""
         return
 
     def of_heads(self, heads: Tensor) -> "Bias":
@@ -107,11 +107,11 @@ class Bias(Filed, ABC):
         )
 
     def within(self, dtype: torch.dtype) -> "Bias":
-        """Return the bias for scores of that dtype; itself if it has no values of its own precision."""
+        """Return the bias in the precision used for scores of `dtype`; itself if it holds no tensor."""
         return self
 
     def on(self, device: torch.device) -> "Bias":
-        """Return the bias with its tensors on a device, which saves a copy at each use."""
+        """Return the bias with its tensors on a device, which saves a copy in each later use."""
         return self
 
     def to_dense(
@@ -134,7 +134,7 @@ class Bias(Filed, ABC):
 
 
 class ByPair(Bias):
-    """A bias that is worked out pair by pair, by `at`."""
+    """A bias that is computed pair by pair, by `at`."""
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
@@ -145,11 +145,11 @@ class ByPair(Bias):
 
     @abstractmethod
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """The bias of pairs, as `Bias.at` says."""
+        """Return the bias of pairs, as `Bias.at` describes."""
 
 
 def check_beside(numbers: Tensor, extent: Extent) -> None:
-    """Refuse numbers of a bias that do not fit a query of that dtype and device.
+    """Raise DtypeError or DeviceError if the tensor of a bias does not fit a query's dtype and device.
 
     Raises:
         DtypeError, DeviceError: codes `bias.dtype` and `bias.device`.
@@ -267,7 +267,7 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 
 @dataclass(frozen=True, eq=False)
 class SelectedBias(ByPair):
-    """Some rows, columns and heads of another bias, which goes on to count in its own tokens.
+    """Some rows, columns and heads of another bias, which keeps its own positions.
 
     The arguments are those of `masks.selected.Selected`; made by `select_bias`.
     """
@@ -316,7 +316,7 @@ def select_bias(
     columns: Tensor | None = None,
     some_heads: slice | None = None,
 ) -> Bias:
-    """Some rows, columns and heads of a bias that was made for `lengths`, query_len and kv_len."""
+    """Return the bias of some rows, columns and heads of a bias for `lengths`, (query_len, kv_len)."""
     if not isinstance(bias, DenseBias):
         return SelectedBias(bias, *lengths, rows, columns, some_heads)
     tensor = bias.tensor
@@ -330,7 +330,7 @@ def select_bias(
 
 
 def as_bias(bias: Tensor | Bias) -> Bias:
-    """A bias object from what a user gave, or a refusal.
+    """Return the Bias for an argument, or raise an error.
 
     Raises:
         ArgumentTypeError: code `bias.type`, for what is neither a tensor nor a bias.

@@ -49,7 +49,7 @@ class Alibi(ByPair, kind="alibi"):
         wanted = torch.float64 if dtype == torch.float64 else torch.float32
         if self.slopes.dtype == wanted:
             return self
-        # Each of them anew, since float32 has rounded it; those of some heads only are others.
+        # Recomputed, because float32 has rounded them, unless these are slopes of some heads only.
         if self.follows and wanted == torch.float64:
             slopes = torch.tensor(_slopes(len(self.slopes)), dtype=wanted, device="cpu")
             if not is_concrete(slopes) or torch.equal(slopes.float(), self.slopes.cpu()):

@@ -99,7 +99,7 @@ def plan(
     across: Sharding | tuple[Sharding, Sharding] | None = None,
     **options: Unpack[Options],
 ) -> Plan:
-    """Return what `attend` would do with these arguments, without doing it.
+    """Return the plan of `attend` for these arguments, without computing anything.
 
     Args, shapes and errors are those of `attend`.
 

@@ -1,4 +1,4 @@
-"""The errors for query, key and value, and what stands next to them, that do not go together."""
+"""Errors for query, key, value, bias and sinks that do not fit each other."""
 
 import torch
 from torch import Tensor
@@ -85,7 +85,7 @@ def mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeErr
 
 
 def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
-    """Refuse a bias by distance where queries sit on no key of their row.
+    """Raise ArgumentError for a bias by distance where queries and keys are different tokens.
 
     Raises:
         UnsupportedError: code `bias.documents`.

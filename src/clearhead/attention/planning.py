@@ -43,7 +43,7 @@ KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
 
 @dataclass(frozen=True, repr=False)
 class Plan(Drawn):
-    """The kernel for a problem, what it will do, and for each other one the reason against it.
+    """The kernel chosen for a problem, how it will run, and the reasons against each other kernel.
 
     Attributes:
         kernel: the name of the kernel that runs.
@@ -93,7 +93,7 @@ def kernel_named(kernel: str) -> Kernel | None:
 
 
 def choose(problem: Problem, kernel: str = "auto") -> Kernel:
-    """The kernel for a problem: the first that can, or the one asked for by name.
+    """Return the first kernel that can run a problem, or the named one; raise if that cannot run it.
 
     Args:
         problem: the problem; the last kernel can run every one.
@@ -137,7 +137,7 @@ function of its context; `edit` is one."""
 
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
-    """Return the context, (batch, num_heads, query_len, value_head_dim), by the kernel that `choose` selects."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), by the named or the chosen kernel."""
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)

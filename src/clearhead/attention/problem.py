@@ -110,54 +110,54 @@ class Problem:
 
     @property
     def extent(self) -> Extent:
-        """All sizes, for a mask and a bias."""
+        """The sizes of the call, as masks and biases take them."""
         query = self.query
         batch, num_heads, query_len, _ = query.shape
         return Extent(batch, num_heads, query_len, self.key.shape[2], query.device, query.dtype)
 
     @property
     def sharding(self) -> Sharding | None:
-        """The tokens that the queries are, where other ranks hold the rest; else None."""
+        """The sharding of the queries if other ranks hold the rest; None otherwise."""
         return None if self.part is None else self.part.sharding
 
     @property
     def rows(self) -> Tensor:
-        """The place of each query among all, int64, (query_len,)."""
+        """The index of each query among the queries of all ranks, int64, (query_len,)."""
         if self.sharding is None:
             return torch.arange(self.query_len, device=self.device)
         return self.sharding.positions.to(self.device)
 
     @property
     def all_queries(self) -> int:
-        """The number of queries, those of other ranks included."""
+        """The number of queries of all ranks."""
         return self.query_len if self.sharding is None else self.sharding.tokens
 
     @property
     def query_positions(self) -> Tensor:
-        """The key on which each query sits, int64, (query_len,); the last query on the last key."""
+        """The index of each query's own key, int64, (query_len,); the last query has the last key."""
         return self.rows + (self.kv_len - self.all_queries)
 
     @cached_property
     def spans(self) -> Spans | None:
-        """The runs of keys of each query; None without a mask, or for one that has no spans."""
+        """The runs of keys that each query sees; None without a mask, or if the mask has no spans."""
         if self.mask is None:
             return None
         return self.mask.spans(self.extent)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Every tensor that the result may depend on, the mask's excepted."""
+        """The tensors that the result may depend on, other than those of the mask."""
         bias = None if self.bias is None else self.bias.numbers
         return [x for x in (self.query, self.key, self.value, self.sinks, bias) if x is not None]
 
     @property
     def factor(self) -> float:
-        """The largest factor of the scores, 1 or more: none may overflow."""
+        """The largest number that scores are multiplied by, at least 1, which must not make them overflow."""
         return stages.largest_factor(self.scale, self.softcap)
 
     @property
     def has_tangents(self) -> bool:
-        """True if derivatives are being taken in forward mode."""
+        """True if a tensor has a forward-mode tangent."""
         if not is_forward_mode() or is_tracing():
             return False
         return any(map(has_tangent, self.tensors))
@@ -168,9 +168,9 @@ class Problem:
         return all(is_plain(each) and is_concrete(each) for each in self.tensors)
 
     def replace(self, **changes: Any) -> "Problem":
-        """Return the problem with other fields, which are not validated again.
+        """Return the problem with changed fields, which are not validated again.
 
-        The spans are kept, unless the mask, a length or the device is another.
+        The cached spans are kept unless the mask, a length or the device changes.
         """
         if torch.compiler.is_compiling():  # Dynamo does not follow what holds the attributes
             return Problem(**{name: getattr(self, name) for name in FIELDS} | changes)
@@ -182,7 +182,7 @@ class Problem:
         return other
 
     def with_value(self, value: Tensor) -> "Problem":
-        """Return the problem with another value, of as many heads and tokens as the key."""
+        """Return the problem with another value, which must have the heads and tokens of the key."""
         return self.replace(value=value, keys_finite=False)
 
     def is_one_graph(self, numbers: int, most: int) -> bool:
@@ -200,15 +200,15 @@ class Problem:
         return is_exporting() or (torch.is_grad_enabled() and trained) or numbers <= most
 
     def restore(self, tensor: Tensor) -> Tensor:
-        """Give a result as many dimensions as the user's query had."""
+        """Return a result without the leading axes that the user's query lacks."""
         return tensor if self.dims == 4 else tensor.reshape(tensor.shape[4 - self.dims :])
 
     def visible(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
-        """The mask, or a rectangle of it, as a bool tensor of four dimensions; None for no mask."""
+        """Return the mask, or a rectangle of it, as a bool tensor of four dimensions; None without a mask."""
         return None if self.mask is None else self._rectangle(self.mask, queries, keys)
 
     def bias_block(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
-        """The bias, or a rectangle of it, as a tensor of four dimensions; None for no bias."""
+        """Return the bias, or a rectangle of it, as a tensor of four dimensions; None without a bias."""
         if self.bias is None:
             return None
         return self._rectangle(self.bias, queries, keys)
@@ -221,7 +221,7 @@ class Problem:
         return part.block(queries, keys, extent)
 
     def describe(self) -> str:
-        """Return a text: the tensors with the names and sizes of their axes, then the options that are set."""
+        """Return a text with the names and sizes of the axes of each tensor, and the options that are set."""
         options = [f"mask={self.mask.describe()}"] if self.mask is not None else []
         options += [f"bias={self.bias.describe()}"] if self.bias is not None else []
         options += [f"scale={self.scale:.6g}"]
@@ -251,10 +251,7 @@ FIELDS = tuple(each.name for each in fields(Problem))
 
 
 def _validated(**values: Any) -> Problem:
-    """Return a problem of fields that are already validated.
-
-    `__init__` of a frozen dataclass takes as long as all checks of the shapes; Dynamo follows nothing else.
-    """
+    """Return a Problem from valid fields; its `__init__` takes as long as all checks, and Dynamo traces this."""
     if torch.compiler.is_compiling():
         return Problem(**values)
     problem = object.__new__(Problem)
@@ -346,7 +343,7 @@ def make_problem(
 
 
 def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse tensors of four dimensions whose sizes, dtypes or devices do not go together.
+    """Raise an error if four-dimensional query, key and value do not fit each other.
 
     Raises:
         ShapeError, DtypeError, DeviceError: for the first mismatch.

@@ -38,7 +38,7 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 
 class _Call(NamedTuple):
-    """A checked call: the keys that it reads, None for all, and what hides others of them."""
+    """A checked call: the keys that it reads, None for all, and the mask tensor for others."""
 
     keys: slice | None
     causal: bool
@@ -51,7 +51,7 @@ class _Call(NamedTuple):
 
 
 def remembering(attend: Attend) -> Attend:
-    """Run the third of several equal small calls, and each later one, without checks and planning."""
+    """Return `attend` wrapped so that repeated equal small calls skip checks and planning from the third on."""
 
     @functools.wraps(attend)
     def remembered(
@@ -125,7 +125,7 @@ def remembering(attend: Attend) -> Attend:
 
 
 def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Hashable | None:
-    """Return what the options of a call are recognised by; None for a call that is made in full."""
+    """Return a hashable key for the options of a call; None for a call that must be checked in full."""
     if not {type(scale), type(softcap)} <= {float, type(None)}:
         return None
     if bias is None:
@@ -142,7 +142,7 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
-    """Return the checked call; None if it is not small, or takes more than one fused call or two products."""
+    """Return a checked call that can be repeated; None if it is not small, or needs more than one fused call."""
     shape = query.shape
     if not (query.ndim == 4 and key.numel() and shape[3] == value.shape[3]):
         return None

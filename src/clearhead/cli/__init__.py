@@ -11,8 +11,8 @@ from clearhead.errors import missing_extra
 warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
 
 try:
-    from clearhead.cli.program import app as app
-    from clearhead.cli.program import run as run
+    from clearhead.cli.command_line import app as app
+    from clearhead.cli.command_line import run as run
 except ModuleNotFoundError as error:
     if error.name not in ("rich", "typer"):
         raise

@@ -8,6 +8,7 @@ import time
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,106 +22,104 @@ from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
+# Options by the panel of --help that lists them.
+PANELS = "The call", "What it should compute", "Output", "The run"
+CALL, DECLARED, OUTPUT, RUN = (partial(typer.Option, rich_help_panel=each) for each in PANELS)
+
 
 def check(
     places: Annotated[
         list[str],
         typer.Argument(
-            help="Where it is: file.py:Name, or package.module:Name; or files, folders and packages, to "
-            "try all that attends in them.",
+            help="What to check: file.py:Name or package.module:Name; or files, folders and packages, in "
+            "which every attention is checked.",
             metavar="PLACE",
         ),
     ],
     takes: Annotated[
         str | None,
-        typer.Option(
-            help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
+        CALL(
+            help='Calling convention: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
             '"ids,mask"; a part: "query,key", scores, "weights,value". By default what its '
             "parameters suggest, or x."
         ),
     ] = None,
     args: Annotated[
-        str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")
+        str, CALL(help="Arguments of the constructor: d_in=3,d_out=2.", metavar="K=V,…")
     ] = "",
     sizes: Annotated[
-        str, typer.Option(help="Sizes that it does not say: d_in=3,num_heads=4.", metavar="K=V,…")
+        str, CALL(help="Sizes that cannot be inferred: d_in=3,num_heads=4.", metavar="K=V,…")
     ] = "",
     causal: Annotated[
-        bool | None, typer.Option("--causal/--no-causal", help="No token sees a later one.")
+        bool | None, DECLARED("--causal/--no-causal", help="Whether later tokens are hidden.")
     ] = None,
     window: Annotated[
-        str | None, typer.Option(help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT")
-    ] = None,
-    heads: Annotated[int | None, typer.Option(help="How many heads.")] = None,
-    kv_heads: Annotated[int | None, typer.Option(help="How many heads of keys and values.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Of the scores; else 1/√head_dim.")] = None,
-    softcap: Annotated[float | None, typer.Option(help="The scores are bent below this.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="The probability in training.")] = None,
-    rope: Annotated[
         str | None,
-        typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
+        DECLARED(help="Sliding window, tokens on each side: 128,0.", metavar="LEFT,RIGHT"),
+    ] = None,
+    heads: Annotated[int | None, DECLARED(help="Number of query heads.")] = None,
+    kv_heads: Annotated[int | None, DECLARED(help="Number of key and value heads.")] = None,
+    scale: Annotated[
+        float | None, DECLARED(help="Scale of the scores, by default 1/√head_dim.")
+    ] = None,
+    softcap: Annotated[float | None, DECLARED(help="Softcap of the scores.")] = None,
+    dropout: Annotated[float | None, DECLARED(help="Dropout probability in training.")] = None,
+    rope: Annotated[
+        str | None, DECLARED(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]")
     ] = None,
     alibi: Annotated[
-        bool, typer.Option("--alibi", help="ALiBi with the published slopes; wants --heads.")
+        bool, DECLARED("--alibi", help="ALiBi with the published slopes; requires --heads.")
     ] = False,
     world: Annotated[
-        int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
+        int | None, DECLARED(help="Number of ranks that share the tokens.", min=1)
     ] = None,
     layout: Annotated[
-        str | None,
-        typer.Option(help="Beside --world: contiguous, zigzag or balanced."),
+        str | None, DECLARED(help="With --world: contiguous, zigzag or balanced.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that was measured, asked and not judged.")
+        bool,
+        OUTPUT("--all", help="Print every finding, also measured values and what was not judged."),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with 1, not 2, if something is not judged.")
+        bool, OUTPUT("--strict", help="Exit with 1 instead of 2 if something was not judged.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, OUTPUT("--json", help="Print JSON instead of text.")] = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="Write SARIF for a code host as well.", metavar="FILE")
+        Path | None, OUTPUT(help="Also write SARIF, for a code host.", metavar="FILE")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
-    ] = None,
-    lesson: Annotated[
-        int | None,
-        typer.Option(
-            help="Grade what is written in this lesson of the course, 1 to 16: lesson_07.py."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
+    html: Annotated[Path | None, OUTPUT(help="Also write an HTML page.", metavar="FILE")] = None,
+    lesson: Annotated[int | None, RUN(help="Grade PLACE as lesson 1 to 16 of the course.")] = None,
+    seed: Annotated[int, RUN(help="Seed of all random numbers.", min=0)] = 0,
     timeout: Annotated[
-        float | None,
-        typer.Option(help="Seconds after which it is ended: 60; with --world 600.", min=0.001),
+        float | None, RUN(help="Time limit in seconds: 60, with --world 600.", min=0.001)
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
+        float | None, RUN(help="Memory limit in GB, by default none.", min=0.001)
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Check again whenever the file is saved, until Ctrl-C.")
+        bool, RUN("--watch", help="Check again each time the file is saved, until Ctrl-C.")
     ] = False,
     trains: Annotated[
         bool,
-        typer.Option(
+        RUN(
             "--trains",
-            help="PLACE is a function that returns model, loss, optimizer and batch: ask the laws of "
-            "training.",
+            help="Check a training script: PLACE is a function that returns model, loss, optimizer and "
+            "batch.",
         ),
     ] = False,
 ) -> None:
     """Check your attention, and name its mistakes.
 
-    The file is run, as python would run it, in a process of its own. The exit code is 0 if all that
-    is declared was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, 3 if it
-    could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
-    shows what a mistake is, with wrong and with right code. With --trains a training script is checked:
-    its targets, padding, parameters, dropout, saves and decoding.
+    The file is run as Python would run it, in a process of its own. The exit code is 0 if everything that is declared
+    was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, and 3 if the code
+    could not be imported, constructed or called, or the time limit was exceeded. "clearhead explain NAME" explains a
+    mistake, with wrong and right code. With --trains a training script is checked: its targets, padding, parameters,
+    dropout, checkpoints and decoding.
 
-    Of files, folders and packages all classes and functions that attend are found, tried in a process
-    of their own, and listed: right, wrong, not judged, or not made, with the reason. Tests, setup.py
-    and __main__.py are not run. The exit code is 1 if one is wrong (with --strict, if one is not
-    right), 3 if a place is not there or nothing could be imported, else 0.
+    In files, folders and packages, every class and function that attends is found, tried in a process of its own, and
+    listed as right, wrong, not judged, or not made, with the reason. Tests, setup.py and __main__.py are not run. The
+    exit code is then 1 if one is wrong (with --strict, if one is not right), 3 if a place does not exist or nothing
+    could be imported, and 0 otherwise.
     """
     declared = {
         "causal": causal,
@@ -136,6 +135,7 @@ def check(
     }
     declared = {name: value for name, value in declared.items() if value is not None}
     known = _keywords(sizes, "--sizes")
+    slopes = _slopes(heads) if alibi else None
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
@@ -161,7 +161,7 @@ def check(
                 raise typer.BadParameter(words, param_hint=option)
         asked = {
             "declared": {**declared, "sizes": known},
-            "slopes": _slopes(heads) if alibi else None,
+            "slopes": slopes,
             "takes": takes,
             "seed": seed,
         }
@@ -188,21 +188,19 @@ def check(
                 Path(name).write_text(as_sarif(reports), encoding="utf-8")
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
-    options: dict[str, Any] = {
+    constructed = _keywords(args, "--args")
+    options = {
         "takes": takes,
-        "args": _keywords(args, "--args") or None,
+        "args": constructed or None,
         "sizes": known,
         "seed": seed,
-        **({} if lesson is None else {"lesson": lesson}),
         **declared,
     }
-    asked = {
-        "place": place,
-        "options": options,
-        "slopes": _slopes(heads) if alibi else None,
-    }
+    if lesson is not None:
+        options["lesson"] = lesson
+    asked = {"place": place, "options": options, "slopes": slopes}
     if trains:
-        asked = {"place": place, "trains": options["args"] or {}}
+        asked = {"place": place, "trains": constructed}
     if watch:
         file = Path(place.partition(":")[0])
         if not file.is_file() or not hasattr(os, "fork"):
@@ -221,12 +219,10 @@ def check(
     else:
         from clearhead.drawing.terminal.checked import print_report
 
-        report = replace(
-            report,
-            told=tuple(map(_as_options, report.told)),
-            unverified=tuple(map(_as_options, report.unverified)),
-        )
-        print_report(Console(), report, everything=everything)
+        notes = {
+            name: tuple(map(_as_options, getattr(report, name))) for name in ("told", "unverified")
+        }
+        print_report(Console(), replace(report, **notes), everything=everything)
     if html is not None:
         with replacing(html) as (name, _):
             Path(name).write_text(report.to_html(), encoding="utf-8")

@@ -1,6 +1,6 @@
 """`clearhead check` in a separate process, because the checked code may crash, hang or fill the memory.
 
-The report comes back in a file, so that nothing that is printed can be taken for it, and no exit code.
+The report comes back in a file, so that neither output nor an exit code can be mistaken for it.
 """
 
 import json
@@ -240,11 +240,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def answer(
-    place: str,
-    options: dict[str, Any],
-    slopes: list[float] | None,
-) -> dict[str, Any]:
+def answer(place: str, options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
     """Return the report as JSON data, or the error."""
     from clearhead.cli.progress import busy
 

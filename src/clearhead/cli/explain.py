@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from clearhead import errors
+from clearhead._common.docs_pages import PACKAGE
 from clearhead._common.lessons import lessons_of
-from clearhead._common.pages import PACKAGE
 from clearhead._text import shown
 from clearhead.cli.error_codes import error_codes
 from clearhead.errors import ArgumentError
@@ -63,10 +63,7 @@ def _explain_finding(code: str) -> list[str]:
         return []
     told = [each.pointer(code).rpartition(": ") for each in lessons_of(code)]
     lessons = [f"{where}: `{command}`" for where, _, command in told]
-    return [
-        _findings()[code].strip(),
-        *([f"Lessons: {'; '.join(lessons)}."] if lessons else []),
-    ]
+    return [_findings()[code].strip(), *([f"Lessons: {'; '.join(lessons)}."] if lessons else [])]
 
 
 def _explain_error(code: str) -> list[str]:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -155,7 +156,9 @@ def show(
         closer = f"--layer {shown.layer}, {both}, " if layer is None else f"--head {shown.head}, "
         if pair is not None or head is not None:
             closer = f"{both} instead of --find, " if find is not None else ""
-        words = f"[bold]Next:[/] add {closer}--png head.png, or --html page.html."
+        # The demo installs no matplotlib.
+        closer += "--png head.png, or " if find_spec("matplotlib") else "or " * bool(closer)
+        words = f"[bold]Next:[/] add {closer}--html page.html."
         console.print(words, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""Changes of what a model attends to, under its own kernel.
+"""Edits of what a model attends to, under its own kernel.
 
 `edit` shares the hooks of `watch`: a call is read as a `Problem`, the model's kernel runs it with its own
 arguments, and what is edited replaces its context in some heads and rows before the model goes on. So nothing
@@ -7,7 +7,7 @@ sinks, softcaps and grouped heads are what they were, and a fused or a flash ker
 one. What is hidden or scaled is computed by the kernel that `attend` takes, with masks that stay
 descriptions; heads with the same operations are computed at once. Handing the model's kernel another mask
 instead was weighed: each implementation takes another kind, some none, a bool mask per head is tokens², and
-untouched heads would no longer be equal bit for bit. What attends anew does so only for queries that lose
+untouched heads would no longer be equal bit for bit. Attention is recomputed only for queries that lose
 something, and keys that are hidden from all of them are left out (`editing/rescoring.py`); what it drops is
 drawn from a stream of its own. Each operation counts what it changed (`report.py`), and what attended and
 cannot be edited is `missing`, as in `watch`.
@@ -18,7 +18,7 @@ know it weakly, so that nothing outlives the block. Autograd's threads get the c
 thread-local store. The fast paths of PyTorch's layers give no context of a head, so what says whether they
 are on says no while an edited model runs.
 
-Positions are those of the sequence (`editing/places.py`): a KV cache is asked how long it is, since with a
+Positions are those of the sequence (`editing/places.py`): the length of a KV cache is read, since with a
 window or a static cache the number of keys does not tell. Where they cannot be told, what needs them is
 refused.
 

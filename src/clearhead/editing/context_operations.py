@@ -42,7 +42,7 @@ class OfContext(Operation):
 
     Attributes:
         query: the queries that it is for; None for all.
-        samples: those of the batch, likewise.
+        samples: the chosen samples of the batch, in the same form.
     """
 
     query: Selection | None = None

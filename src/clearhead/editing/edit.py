@@ -78,7 +78,7 @@ class Edit(Answering, Drawn):
 
     @property
     def report(self) -> EditReport:
-        """The counts of what each operation has changed, in this block or the last one.
+        """The number of queries that each operation has changed, in this block or the last one.
 
         Example:
             >>> import torch, clearhead as ch

@@ -173,7 +173,7 @@ class LayerEdit(Called):
         Args:
             query: a position, positions, a slice, or a bool tensor (len,) or (batch, len), True at
                 what is chosen; None for all.
-            key: likewise; every chosen key is hidden from every chosen query.
+            key: the keys, in the same form; every chosen key is hidden from every chosen query.
             mask: hides what it does not show (True = may attend, as everywhere), in the place of
                 query and key.
 

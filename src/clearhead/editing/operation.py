@@ -49,11 +49,11 @@ class Operation:
         return None
 
     def check_done(self, layer: str, model: str) -> None:
-        """Raise if the operation is for a position that no sequence had, when the block ends.
+        """Raise, when the block ends, if the operation is for a position that no sequence had.
 
         Args:
             layer: what it was asked for, for messages.
-            model: the class of the model, likewise.
+            model: the class of the model, for the message.
 
         Raises:
             EditError: code `edit.no-token`, for a position that no sequence had.

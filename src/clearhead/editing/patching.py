@@ -132,7 +132,7 @@ def patched_contexts(
 
 
 def check_alike(path: str, clean: Tensor | None, corrupt: Tensor) -> None:
-    """Check that what a module has in two runs has the same sizes.
+    """Raise an error unless the contexts of a module in two runs have the same sizes.
 
     Raises:
         EditError: code `effects.inputs`.

@@ -18,7 +18,7 @@ from clearhead.masks.tiles import portions
 from clearhead.watching.hooks import tap
 
 PORTION = 1 << 22
-"""Pairs of a mask that are read at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 class Running(NamedTuple):
@@ -89,7 +89,7 @@ def places_of(running: Sequence[Running], problem: Problem) -> Places:
 
     Args:
         running: the modules that run, the innermost last.
-        problem: the call, whose keys the cache has been handed already.
+        problem: the call, whose keys are already in the cache.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     queries, keys = (torch.arange(size, device=problem.device) for size in (query_len, kv_len))
@@ -110,7 +110,7 @@ def places_of(running: Sequence[Running], problem: Problem) -> Places:
         tokens = query_len if is_known else kv_len
         known = queries if is_known else None
         return Places(problem, known, keys, tokens, kv_len, is_cross)
-    # A cache of transformers has been handed every token, padding included.
+    # A cache of transformers contains every token, padding included.
     before = max(0, _length(cache, running) - query_len)
     tokens = before + query_len
     if is_cross:

@@ -16,7 +16,7 @@ from clearhead.masks.dense import and_masks, dense
 from clearhead.masks.tiles import portions
 
 PORTION = 1 << 22
-"""Pairs of a mask that are read at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 class Rescoring(NamedTuple):
@@ -26,7 +26,7 @@ class Rescoring(NamedTuple):
         mask: the pairs that stay visible; None for all.
         bias: added to the scores, (batch or 1, 1, 1, kv_len), or None.
         queries: those that it is for, bool, (batch or 1, query_len); None for all.
-        keys: likewise. Without queries and keys the mask tells the pairs.
+        keys: the same for keys. Without queries and keys the mask gives the pairs.
     """
 
     mask: Mask | None = None

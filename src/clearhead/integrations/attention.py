@@ -124,7 +124,7 @@ _names: set[object] = set()
 
 
 def _check_kind(kind: type[Any], name: object) -> None:
-    """Check that a class of models would run on clearhead, before a model is made."""
+    """Raise ModelError if a class of models would not run this package's attention, before one is made."""
     if name not in _names:
         return
     table = classes_by_name(kind)
@@ -250,9 +250,9 @@ _told: weakref.ref[Any] | None = None
 
 @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
 def _told_by_ranks(place: int) -> tuple[int, int] | None:
-    """Return a rank whose text begins in the middle, and where: this one, or by its first text another one; or None.
+    """Return a rank whose text begins in the middle, and the position; None if no rank reports one.
 
-    The ranks tell each other once, by the store of their process group: a collective would hang where one runs alone.
+    The ranks report through the store of their process group, once: a collective would hang if one rank runs alone.
     """
     global _told
     rank, store = dist.get_rank(), private("distributed.distributed_c10d._get_default_store")()
@@ -331,7 +331,7 @@ def _mask(
 
 
 def _real(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Mask | None:
-    """The keys that are not padded, as a mask; None for a mask of other dimensions."""
+    """Return the mask of the keys that are not padded; None for an attention_mask of other than two dimensions."""
     if attention_mask is None:
         return full()
     if attention_mask.ndim != 2:

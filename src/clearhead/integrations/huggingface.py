@@ -138,7 +138,10 @@ def load_for_pictures(name: str, *, progress: bool = False) -> ImageModel:
 def _loaded(
     name: str | None, *, logits: bool = False, progress: bool
 ) -> tuple[str, str, dict[str, Any], Any]:
-    """The place of a model, its name, the options to read more from there, and the model, complete."""
+    """Return the place of a model, its name, the options to load more from there, and the model.
+
+    Raises ModelError if weights are missing.
+    """
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -236,7 +239,7 @@ def _check_complete(name: str, report: dict[str, Any]) -> None:
 
 
 def _max_tokens(model: Any, reader: nn.Module, tokenizer: Any) -> int | None:
-    """The least of the limits that tokenizer, configuration and table of positions know."""
+    """Return the smallest length limit of tokenizer, configuration and position embeddings; None if none is known."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
     for name, module in reader.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):

@@ -245,7 +245,7 @@ class TextModel:
 
 
 def _calls(seen: Seen[Any]) -> list[tuple[str, Any]]:
-    """Every call under the path of its module, in order."""
+    """Return every call with the path of its module, in order."""
     return [(name, each) for name in seen for each in seen.calls(name)]
 
 

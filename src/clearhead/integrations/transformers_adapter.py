@@ -1,4 +1,4 @@
-"""A layer of ours behind the call of an attention of transformers: its positions, masks and caches."""
+"""A converted layer with the call signature of an attention of transformers: positions, masks, caches."""
 
 import inspect
 import sys
@@ -143,7 +143,7 @@ class TransformersAdapter(Adapter):
     def _transformed(
         self, query: Tensor, key: Tensor, turns: Any, seen: int | Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Query and key as the parts of the layer transform them, at the positions of the model."""
+        """Return query and key after the parts of the layer, at the positions of the model."""
         for part in self.layer.parts:
             if isinstance(part, Rotary):
                 query, key = self._turned(part, query, key, turns)
@@ -162,9 +162,9 @@ class TransformersAdapter(Adapter):
         key: Tensor,
         implementation: str | None,
     ) -> Tensor | None:
-        """The ALiBi of the model, (batch, num_heads, 1, kv_len).
+        """Return the ALiBi of the model, (batch, num_heads, 1, kv_len).
 
-        None where it is in the mask or there is none.
+        None if the mask contains it or there is none.
         """
         if bias is not None:  # of MPT, as long as its longest text
             return bias[None, ..., bias.shape[-1] - key.shape[2] :]
@@ -179,7 +179,7 @@ class TransformersAdapter(Adapter):
     def _turned(
         self, part: Rotary, query: Tensor, key: Tensor, turns: Tensor | tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """Query and key, rotated by the cosines and sines of the model."""
+        """Return query and key, rotated by the cosines and sines that the model passes."""
         if turns is None:
             raise UnsupportedError(
                 "convert.positions",
@@ -201,7 +201,7 @@ class TransformersAdapter(Adapter):
         return part._rotate(query, cos, sin), part._rotate(key, cos, sin)
 
     def _bias(self, query: Tensor, key: Tensor, seen: int | Tensor) -> Tensor:
-        """The relative bias of the layer, (1, num_heads, query_len, kv_len); zeros without one."""
+        """Return the relative bias of the layer, (1, num_heads, query_len, kv_len); zeros without one."""
         lengths = query.shape[2], key.shape[2]
         part = next((each for each in self.layer.parts if isinstance(each, RelativeBias)), None)
         if part is None:
@@ -255,7 +255,7 @@ def run_alone(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _positions_of(module: nn.Module, x: Tensor) -> Any:
-    """The cosines and sines that the model of an attention would hand it, from the class next to its own."""
+    """Return the cosines and sines that a model would pass to an attention; raise TypeError if it passes others."""
     module_: Any = module
     for name, kind in vars(sys.modules[type(module).forward.__module__]).items():
         if isinstance(kind, type) and name.endswith("RotaryEmbedding"):

@@ -34,7 +34,7 @@ class DropoutProjections(MaskedProjections):
 
     @property
     def rate(self) -> float | None:
-        """The dropout of a call: none after `eval()`."""
+        """The dropout probability of a call; None in eval mode."""
         return self.dropout if self.training else None
 
 
@@ -52,7 +52,7 @@ class DropoutAttention(DropoutProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Every stage between the tokens and their contexts."""
+        """Return every stage from the tokens to their contexts."""
         query, key, value = self.project(x, context)
         visible, scale = self.visible(query, key), query.shape[-1] ** -0.5
         return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)

@@ -51,7 +51,7 @@ class EmbeddedWords(NamedTuple):
 def embed_words(
     text: str, width: int = 3, seed: int = 123, vocabulary_size: int = 50_000
 ) -> EmbeddedWords:
-    """Give each word of a text a vector of random numbers, the same one wherever the word stands.
+    """Return a random vector for each word of a text, the same one at each occurrence of the word.
 
     The vocabulary is the different words of the text, sorted; punctuation is left out. The vectors
     are the first rows of `torch.nn.Embedding(vocabulary_size, width)` made after

@@ -67,7 +67,7 @@ class Projections(Rung):
             layer.weight = nn.Parameter(matrix.mT.contiguous())
 
     def sizes(self) -> dict[str, int]:
-        """The widths by the names of the arguments."""
+        """Return the widths by the names of the constructor's arguments."""
         layers = self.query_projection, self.key_projection, self.value_projection
         query, key, value = ((each.in_features, each.out_features) for each in layers)
         return widths(query, key, value, getattr(self, "num_heads", 1))
@@ -94,7 +94,7 @@ class Projections(Rung):
         return self.load(**saved)
 
     def project(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Query of each token of x, key and value of each token of the context; None is x."""
+        """Return the query of each token of x, and key and value of each token of the context, by default x."""
         source = x if context is None else context
         return self.query_projection(x), self.key_projection(source), self.value_projection(source)
 
@@ -111,6 +111,6 @@ class SelfAttentionWithLayers(Projections):
     """
 
     def stages(self, x: Tokens) -> Stages:
-        """Every stage between the tokens and their contexts."""
+        """Return every stage from the tokens to their contexts."""
         query, key, value = self.project(x)
         return compute(query, key, value, scale=query.shape[-1] ** -0.5)

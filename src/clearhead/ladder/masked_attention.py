@@ -25,7 +25,7 @@ class MaskedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Every stage between the tokens and their contexts."""
+        """Return every stage from the tokens to their contexts."""
         query, key, value = self.project(x, context)
         scale = query.shape[-1] ** -0.5
         return compute(query, key, value, scale=scale, visible=self.visible(query, key))

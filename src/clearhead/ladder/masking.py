@@ -45,10 +45,10 @@ class MaskedProjections(Projections):
     def visible(
         self, query: Tensor, key: Tensor, mask: Mask | None = None, num_heads: int | None = None
     ) -> Tensor | None:
-        """True where the rung's mask and that of the call let a query attend; None without either.
+        """Return which pairs the mask of the rung and that of the call allow, bool; None without either.
 
-        It broadcasts to the scores: (query_len, kv_len), with axes of batch and heads in front if
-        the mask differs between them.
+        It broadcasts to the scores: (query_len, kv_len), with leading axes of batch and heads if the mask differs
+        between them.
         """
         mask = and_masks(self.mask, mask)
         if mask is None:

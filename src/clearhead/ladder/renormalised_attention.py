@@ -56,7 +56,7 @@ class RenormalisedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Every stage; the mask is applied to the weights, and the scores show hidden pairs too."""
+        """Return every stage; the mask is applied to the weights, so scores also show hidden pairs."""
         query, key, value = self.project(x, context)
         steps = compute(query, key, value, scale=query.shape[-1] ** -0.5)
         visible = self.visible(query, key)

@@ -44,32 +44,32 @@ def drawn(init: Init, embed_dim: int, width: int) -> Tensor:
 
 
 class Rung(nn.Module, ABC):
-    """The methods that every rung has, and the settings that it lacks unless it says otherwise."""
+    """The methods of every rung, and the settings that a rung lacks unless it defines them."""
 
     mask: Mask | None = None
     dropout: float | None = None
 
     @abstractmethod
     def project(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of each token: (tokens, head_dim), twice, (tokens, value_head_dim)."""
+        """Return query, key and value of each token: (tokens, head_dim) twice, (tokens, value_head_dim)."""
 
     @abstractmethod
     def stages(self, *inputs: Any, **options: Any) -> Stages:
-        """Every stage between the tokens and their contexts."""
+        """Return every stage from the tokens to their contexts."""
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """The context of each token, (tokens, value_head_dim)."""
+        """Return the context of each token, (tokens, value_head_dim)."""
         return self.stages(*inputs, **options).context
 
     def load(self: AnyRung, **weights: Tensor) -> AnyRung:
-        """This rung with copies of the tensors as its parameters; other names or shapes raise."""
+        """Return a rung with copies of the tensors as its parameters; raise for other names or shapes."""
         layout = torch.contiguous_format
         copies = {name: each.detach().clone(memory_format=layout) for name, each in weights.items()}
         self.load_state_dict(copies, assign=True)
         return self
 
     def sizes(self) -> dict[str, int]:
-        """The widths by the names of the arguments; what is as by default is left out."""
+        """Return the widths by the names of the constructor's arguments, without defaults."""
         return {}
 
     def extra_repr(self) -> str:
@@ -85,7 +85,7 @@ class Rung(nn.Module, ABC):
 def widths(
     query: tuple[int, int], key: tuple[int, int], value: tuple[int, int], num_heads: int = 1
 ) -> dict[str, int]:
-    """The arguments that give matrices of these sizes, (in, out)."""
+    """Return the constructor's arguments for matrices of these sizes, (in, out)."""
     head_dim, value_head_dim = query[1] // num_heads, value[1] // num_heads
     found = {"embed_dim": query[0], "head_dim": head_dim}
     found |= {"value_head_dim": value_head_dim} if value_head_dim != head_dim else {}

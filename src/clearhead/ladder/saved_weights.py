@@ -37,13 +37,13 @@ def from_tutorial(
 ) -> Rung:
     """The rung that a tutorial's weights belong to, with copies of them.
 
-    | saved                                   | rung                                      |
-    |-----------------------------------------|-------------------------------------------|
-    | `W_query`, `W_key`, `W_value`           | `SelfAttention`                           |
-    | `W_query.weight`, …                     | `SelfAttentionWithLayers`                 |
-    | the same with a `mask`                  | `BatchedAttention`, causal                |
-    | `heads.0.W_query.weight`, …             | `ConcatenatedHeads` of one of those above |
-    | the same without heads, with `out_proj` | `SplitHeads`, causal with a `mask`        |
+    Names in the file, and the rung:
+
+    - `W_query`, `W_key`, `W_value`: `SelfAttention`
+    - `W_query.weight`, …: `SelfAttentionWithLayers`
+    - the same with a `mask`: `BatchedAttention`, causal
+    - `heads.0.W_query.weight`, …: `ConcatenatedHeads` of one of those above
+    - the same without heads, with `out_proj`: `SplitHeads`, causal with a `mask`
 
     Args:
         state_dict: what `model.state_dict()` of the tutorial's model gives.
@@ -112,7 +112,7 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
 
 
 def _causal(mask: Tensor) -> Mask:
-    """The mask as a description, if it hides exactly the future; in it, 1 means hidden."""
+    """Return `causal()` for a mask that hides exactly the future, where 1 means hidden; else raise ArgumentError."""
     if mask.ndim == 2 and torch.equal(mask.bool(), torch.ones_like(mask).bool().triu(1)):
         return causal()
     raise MaskError(

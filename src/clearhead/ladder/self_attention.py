@@ -49,20 +49,20 @@ class SelfAttention(Rung):
         self.value_weight = nn.Parameter(drawn(init, embed_dim, value_head_dim))
 
     def sizes(self) -> dict[str, int]:
-        """The widths by the names of the arguments."""
+        """Return the widths by the names of the constructor's arguments."""
         shapes = [each.shape for each in (self.query_weight, self.key_weight, self.value_weight)]
         query, key, value = ((rows, columns) for rows, columns in shapes)
         return widths(query, key, value)
 
     def with_weights(self: AnyRung, query: Tensor, key: Tensor, value: Tensor) -> AnyRung:
-        """This rung with copies of the given matrices, to be used as `x @ query`, as its own."""
+        """Return a rung with copies of these matrices, to be used as `x @ query`, as its parameters."""
         return self.load(query_weight=query, key_weight=key, value_weight=value)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of each token: (tokens, head_dim), twice, (tokens, value_head_dim)."""
+        """Return query, key and value of each token: (tokens, head_dim) twice, (tokens, value_head_dim)."""
         return x @ self.query_weight, x @ self.key_weight, x @ self.value_weight
 
     def stages(self, x: Tokens) -> Stages:
-        """Every stage between the tokens and their contexts."""
+        """Return every stage from the tokens to their contexts."""
         query, key, value = self.project(x)
         return compute(query, key, value, scale=query.shape[-1] ** -0.5)

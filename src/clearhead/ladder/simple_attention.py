@@ -21,10 +21,10 @@ class SimpleAttention(Rung):
     """
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value: here the tokens themselves."""
+        """Return the tokens themselves as query, key and value."""
         return x, x, x
 
     def stages(self, x: Tokens) -> Stages:
-        """Every stage between the tokens and their contexts."""
+        """Return every stage from the tokens to their contexts."""
         query, key, value = self.project(x)
         return compute(query, key, value, scale=1.0)

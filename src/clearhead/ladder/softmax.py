@@ -26,7 +26,7 @@ def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*row
 
 
 def naive_softmax(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
-    """The softmax as its formula says: each exponential divided by the sum of its row.
+    """Return the softmax by its formula: each exponential divided by the sum of its row.
 
     Example:
         >>> naive_softmax(torch.tensor([1.0, 2.0]))

@@ -121,7 +121,7 @@ class SplitHeads(DropoutProjections):
     def stages(
         self, x: Batch, context: ContextBatch | None = None, *, mask: Mask | Tensor | None = None
     ) -> Stages:
-        """Every stage of every head: (batch, num_heads, tokens, …); arguments as in the rung before."""
+        """Return every stage of every head, (batch, num_heads, tokens, …); arguments as in the previous rung."""
         wide = self.project(x, context)  # (batch, tokens, num_heads · head_dim), …
         query, key, value = (split_heads(each, self.num_heads) for each in wide)
         visible = self.visible(query, key, as_mask(mask), self.num_heads)
@@ -129,5 +129,5 @@ class SplitHeads(DropoutProjections):
         return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """The output for each token of x: (batch, tokens, output_dim)."""
+        """Return the output for each token of x, (batch, tokens, output_dim)."""
         return self.output_projection(merge_heads(super().forward(*inputs, **options)))

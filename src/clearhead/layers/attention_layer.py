@@ -64,7 +64,7 @@ class Heads(NamedTuple):
 
 
 class AttentionLayer(nn.Module, ABC):
-    """A layer of attention, which says how a call is projected, and how its heads are joined.
+    """A base of attention layers, which define how a call is projected and how heads are joined.
 
     In between the way is the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
@@ -89,21 +89,21 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Project a call to query, key and value."""
+        """Return the query, key and value of a call as projected, and the unrotated query or None."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
     ) -> Heads:
-        """The heads of what was projected, and of what the cache returned."""
+        """Return the heads of a projected query and of the key and value that the cache returned."""
         return Heads(query, key, value)
 
     def _absorbs(self, cache: Cache) -> bool:
-        """True if the heads attend to the latents that the cache holds."""
+        """Return True if the heads attend to the latents that the cache holds."""
         return False
 
     @abstractmethod
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
-        """The output, (batch, tokens, output_dim), of the context of each head."""
+        """Return the output, (batch, tokens, output_dim), for the context of each head."""
 
     def make_problem(
         self,
@@ -168,6 +168,7 @@ class AttentionLayer(nn.Module, ABC):
         return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
+        """Return the output projection of the contexts, after each part has transformed them."""
         for part in self.parts:
             context = part.transform_context(context, x)
         return self.output_projection(context.transpose(1, 2).flatten(2))
@@ -183,7 +184,7 @@ class AttentionLayer(nn.Module, ABC):
         cache: Cache | CacheBundle | None = None,
         across: Any = None,
     ) -> LayerCall:
-        """Check the arguments of a call; the cache stays as it is."""
+        """Return the checked arguments of a call; the cache is not changed. Raises as `forward` does."""
         if across is not None:
             alone = {"cache": cache, "valid": valid, "positions": positions}
             return self._check_across(x, context, across, alone, mask)
@@ -241,7 +242,10 @@ class AttentionLayer(nn.Module, ABC):
         alone: dict[str, object],
         mask: Mask | Tensor | None,
     ) -> LayerCall:
-        """The same where ranks share the tokens, which goes without the arguments `alone`."""
+        """Return the checked arguments of a call whose tokens are split over ranks.
+
+        Raises UnsupportedError if one of the arguments in `alone` is given too.
+        """
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
@@ -289,7 +293,7 @@ class AttentionLayer(nn.Module, ABC):
         return heads, {"mask": mask, "dropout": dropout, **options}
 
     def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
-        """Query and key as the parts transform them."""
+        """Return query and key after each part has transformed them."""
         counted, held = call.positions, call.form and call.form.held
         assert counted is not None
         pair = (counted.placed or counted)[:2]
@@ -306,7 +310,7 @@ class AttentionLayer(nn.Module, ABC):
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
-        """The problem that a call poses to a kernel; its cache takes the tokens."""
+        """Return the problem of a call to a kernel; the cache of the call appends the tokens."""
         heads, options = self._posed(call, projected)
         real, cache, is_cross, _ = call.keys
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
@@ -345,11 +349,16 @@ class AttentionLayer(nn.Module, ABC):
         return and_masks(mask, visible), options
 
     def _run(self, problem: Problem, kernel: str) -> Tensor:
+        """Return the context of a problem by the kernel with this name."""
         return run(problem, kernel)
 
     def _attend(
         self, call: LayerCall, kernel: str = "auto", projected: Projected | None = None
     ) -> Tensor:
+        """Return the output of a checked call, in the form of its input.
+
+        If the call fails, its cache is restored. `projected` replaces the layer's own projections.
+        """
         form = call.form
         if form is not None and form.held is not None:
             heads, options = self._posed(call)
@@ -362,7 +371,7 @@ class AttentionLayer(nn.Module, ABC):
         return output if form is None else form.restore(output)
 
     def _describe_options(self) -> str:
-        """The end of `extra_repr`: the options that are not the default ones."""
+        """Return the end of `extra_repr`: the options that differ from their defaults."""
         text = ""
         if self.value_head_dim != self.head_dim:
             text += f", value_head_dim={self.value_head_dim}"
@@ -372,5 +381,5 @@ class AttentionLayer(nn.Module, ABC):
 
 
 def _on_a_copy(call: LayerCall) -> LayerCall:
-    """The call with a copy of its cache, which takes the tokens."""
+    """Return the call with a copy of its cache, so that the cache itself is not changed."""
     return call._replace(keys=call.keys._replace(cache=copy.deepcopy(call.keys.cache)))

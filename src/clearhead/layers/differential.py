@@ -55,7 +55,7 @@ class Differential(Part):
         self.norm = nn.RMSNorm(2 * head_dim, eps=eps, elementwise_affine=False)
 
     def factor(self) -> Tensor:
-        """λ."""
+        """Return λ, a tensor (): exp(q₁·k₁) − exp(q₂·k₂) + its initial value."""
         first, second = self.pairs.double().view(2, 2, -1).prod(dim=1).sum(dim=-1).exp()
         return (first - second + self.initial).to(self.pairs.dtype)
 

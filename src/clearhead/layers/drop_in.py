@@ -89,8 +89,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         Args:
             query: (query_len, batch, embed_dim), (batch, query_len, embed_dim) with `batch_first`, or
                 (query_len, embed_dim).
-            key: likewise, of width kdim.
-            value: likewise, of width vdim.
+            key: the same, of width kdim.
+            value: the same, of width vdim.
             key_padding_mask: (batch, kv_len), or (kv_len,) without a batch: bool, True = padding, or a
                 number that is added to the scores.
             need_weights: whether the weights are returned.
@@ -154,10 +154,11 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @property
     def _extra(self) -> int:
-        """The number of keys that the module adds of its own."""
+        """The number of keys that the module appends: its bias and its zero."""
         return (self.bias_k is not None) + bool(self.add_zero_attn)
 
     def _check_inputs(self, given: dict[str, Any]) -> None:
+        """Raise ShapeError unless query, key and value, in this order, have shapes that fit the module."""
         for name, each in given.items():
             check_tensor(name, each)
         widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
@@ -182,7 +183,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value, (batch, num_heads, tokens, head_dim), the module's own keys included."""
+        """Return query, key and value, (batch, num_heads, tokens, head_dim), with the keys that the module appends."""
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
         else:
@@ -205,7 +206,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, key: Tensor, attn_mask: Tensor | None, padded: Tensor | None
     ) -> tuple[Mask | None, Tensor | None]:
-        """Return the mask, and what is added to the scores; None for neither."""
+        """Return the mask, and the tensor to add to the scores; each is None if there is none."""
         batch, heads, query_len, _ = query.shape
         kv_len = key.shape[2] - self._extra
         whole = (batch * heads, query_len, kv_len)
@@ -235,7 +236,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 
 def _check_mask(name: str, mask: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that a mask is bool or floating, and has one of the shapes."""
+    """Raise an error unless a mask is bool or floating, and has one of the shapes."""
     check_tensor(name, mask)
     assert isinstance(mask, Tensor)
     if mask.dtype != torch.bool and not mask.is_floating_point():

@@ -61,7 +61,7 @@ class CallKeys(NamedTuple):
     absorbs: bool = False
 
     def in_order(self) -> bool:
-        """Return True if columns of keys are as far apart as their tokens, in every row."""
+        """Return True if in every row the distance of two columns is the distance of their tokens."""
         if self.cache is not None:
             return self.cache.in_order
         return self.valid is None or is_in_order(self.valid)
@@ -114,7 +114,7 @@ class LayerCall(NamedTuple):
 
 
 def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:
-    """Refuse an x and a context whose shapes do not fit a layer or each other.
+    """Raise ShapeError if x and the context do not fit the layer or each other.
 
     Raises:
         ShapeError: codes `layer.input`, `layer.context` and `layer.context-missing`.
@@ -147,7 +147,7 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
 
 
 def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
-    """Return the positions that a call gives for the tokens of x, int64, (tokens,) or (batch, tokens).
+    """Return the positions of a call's tokens, int64, (tokens,) or (batch, tokens), or raise an error.
 
     For parts that use several positions per token they are (axes, batch, tokens).
 
@@ -183,7 +183,7 @@ def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
 def check_cache(
     cache: object, mask: Mask | None, x: Tensor, context_len: int | None, layer: nn.Module
 ) -> None:
-    """Refuse a cache that does not go with a call.
+    """Raise an error if a cache does not fit a call.
 
     Args:
         cache: the argument.
@@ -237,7 +237,10 @@ def check_cache(
 
 
 def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
-    """Refuse a mask by which a token sees one that it cannot have seen; one of other sizes is not asked."""
+    """Raise ArgumentError if a mask lets a token see a later call's token, which the cache cannot give it.
+
+    A mask that does not fit the sizes is not checked.
+    """
     start = torch.as_tensor(cache._counts(), device=x.device).view(-1, 1, 1, 1)
     whole = int(start.max()) + x.shape[1]
     extent = mask.extent(whole, whole, x.device)
@@ -264,7 +267,7 @@ def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
 
 
 def _bind(cache: Cache, layer: nn.Module) -> None:
-    """Let a cache belong to a layer, or refuse one that belongs to another."""
+    """Bind a cache to a layer, or raise an error if it is bound to another."""
     if is_tracing():
         if is_exporting() and not cache._exporting:
             raise UnsupportedError(
@@ -310,7 +313,7 @@ def is_plain_linear(projection: nn.Module) -> bool:
 
 
 def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
-    """Refuse an input that a projection of a layer cannot be multiplied with.
+    """Raise an error if a layer's projection cannot be multiplied with an input.
 
     A projection that is not plain checks its input itself, and may not have its weight yet.
 
@@ -337,7 +340,7 @@ def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
 
 
 def _is_cast(tensor: Tensor) -> bool:
-    """True if autocast brings the tensor to the precision of its products."""
+    """Return True if autocast casts the tensor to its lower precision."""
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 

@@ -132,7 +132,7 @@ class LatentAttention(AttentionLayer):
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
-        """Attend from x to itself, and to what a cache holds.
+        """Attend from x to itself and to the tokens in a cache.
 
         Arguments and errors are those of `MultiHeadAttention.forward`.
 
@@ -157,6 +157,7 @@ class LatentAttention(AttentionLayer):
         )
 
     def _project(self, call: LayerCall) -> Projected:
+        """Return rotated queries, the shared rotated key, the latent, and the unrotated queries of a call."""
         x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
@@ -171,6 +172,7 @@ class LatentAttention(AttentionLayer):
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
     ) -> Heads:
+        """Return the heads of a query over latents: compared as latents if absorbed, else expanded to heads."""
         assert unrotated is not None
         shared, latent = key, value
         if call.keys.absorbs:
@@ -189,11 +191,13 @@ class LatentAttention(AttentionLayer):
         return Heads(query, key, value, is_cached=False)
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        """Return the output for the context of each head; contexts of latents are expanded to values first."""
         if call.keys.absorbs:
             context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
         return self._merge_heads(context, call.x)
 
     def _absorbs(self, cache: Cache) -> bool:
+        """Return True if a cache is in use and both latent projections are plain matrices without hooks."""
         # Keys and values must be a matrix times the latent, with no hook on it.
         return cache._layout is not None and all(
             is_plain_linear(each)
@@ -205,5 +209,5 @@ class LatentAttention(AttentionLayer):
         )
 
     def _up(self, projection: nn.Linear) -> Tensor:
-        """The weights from a latent to each head, (num_heads, dim, latent_dim)."""
+        """Return the weight of a projection from the latent to each head, (num_heads, dim, latent_dim)."""
         return projection.weight.unflatten(0, (self.num_heads, -1))

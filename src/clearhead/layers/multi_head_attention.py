@@ -219,7 +219,7 @@ class MultiHeadAttention(AttentionLayer):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load as torch.nn.Module does; the error says where the names are those of another library."""
+        """Load parameters as torch.nn.Module does; an error suggests `convert` for names of other libraries."""
         try:
             return super().load_state_dict(state_dict, strict, assign)
         except RuntimeError as error:
@@ -228,6 +228,7 @@ class MultiHeadAttention(AttentionLayer):
             raise
 
     def _project(self, call: LayerCall) -> Projected:
+        """Return query, key and value, (batch, heads, tokens, dim), and None."""
         heads = self.num_kv_heads
         query = self.query_projection(call.x)
         key, value = self.key_projection(call.source), self.value_projection(call.source)
@@ -240,4 +241,5 @@ class MultiHeadAttention(AttentionLayer):
         return query, key, value, None
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        """Return the output of the layer for the context of each head."""
         return self.join(context, call.x)

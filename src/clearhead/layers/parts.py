@@ -51,7 +51,7 @@ class Part(nn.Module):
             key: (batch, num_kv_heads, kv_len, head_dim).
             query_positions: int64, (query_len,) or (batch, query_len), in tokens; with several
                 `position_axes` also (axes, batch, query_len).
-            key_positions: likewise of the keys.
+            key_positions: the positions of the keys, in the same form.
         """
         return query, key
 
@@ -68,7 +68,7 @@ class Part(nn.Module):
 
         Args:
             query_positions: int64, (query_len,) or (batch, query_len), in tokens.
-            key_positions: likewise of all keys, those of a cache included.
+            key_positions: the positions of all keys, including those in a cache.
         """
         return {}
 
@@ -151,7 +151,7 @@ class Softcap(Part):
 
 @with_hints
 class Sinks(Part):
-    """A learned score per head that takes a share of the weights and gives no value.
+    """A learned score per head that takes a share of the weights and has no value.
 
     Source: gpt-oss (2025, https://arxiv.org/abs/2508.10925), after Xiao et al. (2023,
     https://arxiv.org/abs/2309.17453).
@@ -274,7 +274,7 @@ class OutputGate(Part):
 
 
 def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
-    """Refuse heads of another width than those that a part was made for: code `part.width`."""
+    """Raise ShapeError, code `part.width`, unless the heads have the width that a part was made for."""
     if heads.shape[-1] != head_dim:
         raise ShapeError(
             "part.width",
@@ -284,7 +284,7 @@ def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
 
 
 def check_eps(eps: float) -> None:
-    """Refuse what cannot be added to a mean square: code `norm.eps`."""
+    """Raise ArgumentError, code `norm.eps`, unless eps is a number with 0 ≤ eps < 1."""
     if not is_number(eps) or not 0 <= eps < 1:
         raise ArgumentError(
             "norm.eps", f"eps must be a number from 0 to below 1; got {shown(eps)}."

@@ -27,7 +27,7 @@ def positions_from_valid(valid: Tensor) -> Tensor:
 
 
 def is_causal(mask: Mask | None) -> bool:
-    """True for `causal()`: a later token has a later column in every cache."""
+    """Return True for `causal()` without an offset: a later token has a later column in every cache."""
     return isinstance(mask, Causal) and mask.offset is None
 
 
@@ -55,7 +55,7 @@ class Positions(NamedTuple):
         return rows if rows > 1 else None
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int) -> tuple[Tensor, Tensor]:
-        """The positions of pairs; of fewer queries than there are, those are the last ones."""
+        """Return the positions of the queries and keys of pairs; `query_len` queries are the last ones of all."""
         later = self.query.shape[-1] - query_len
         return _rows(self.query, query_index + later), _rows(self.key, key_index)
 
@@ -63,7 +63,7 @@ class Positions(NamedTuple):
 def placed_at(
     positions: Tensor | None, key: Tensor | None
 ) -> tuple[Positions | None, Positions | None]:
-    """Return the positions that a call gives for the parts, and the same for each axis; None where it gives none.
+    """Return the positions of a call for the parts, and the same for each axis; None if the call gives none.
 
     Args:
         positions: (tokens,), (batch, tokens) or (axes, batch, tokens), or None.
@@ -79,6 +79,7 @@ def placed_at(
 
 
 def _rows(positions: Tensor, index: Tensor) -> Tensor:
+    """Return the positions at (batch or 1, …) indices, from positions (tokens,) or (batch, tokens)."""
     positions = torch.atleast_2d(positions)
     row = torch.arange(positions.shape[0], device=positions.device).view(-1, 1, 1, 1)
     return positions[row, index]
@@ -93,22 +94,22 @@ class MaskByPosition(Mask):
 
     @property
     def batch(self) -> int | None:
-        """The number of rows with positions of their own, or the batch of the mask; None for one for all."""
+        """The number of rows with different positions, or the batch of the mask; None if one row is for all."""
         return self.positions.rows() if self.mask.batch is None else self.mask.batch
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the positions, or of the length."""
+        """The device of the positions."""
         return self.positions.key.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return which pairs are visible, by their positions."""
+        """Return the entries of the mask at the positions of the queries and keys."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         # Of equal lengths, so that the mask adds no offset of its own.
         return self.mask.visible(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the mask as text."""
         return f"{self.mask.describe()} by position"
 
 
@@ -121,29 +122,29 @@ class BiasByPosition(ByPair):
 
     @property
     def numbers(self) -> Tensor | None:
-        """The numbers of the bias; None if it has none."""
+        """The tensor that the bias is made of; None if it has none."""
         return self.bias.numbers
 
     @property
     def may_hide(self) -> bool:
-        """True if the bias may be −∞."""
+        """True if the bias may contain −∞."""
         return self.bias.may_hide
 
     def check(self, extent: Extent) -> None:
-        """Check that the bias fits an extent."""
+        """Raise an error if the bias does not fit an extent."""
         self.bias.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
-        """Return the bias with numbers of this dtype."""
+        """Return the bias in the precision used for scores of `dtype`."""
         return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the bias of pairs by their positions."""
+        """Return the entries of the bias at the positions of the queries and keys."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         return self.bias.at(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the bias as text."""
         return f"{self.bias.describe()} by position"
 
 

@@ -21,7 +21,7 @@ class QueryKeyNorm(Part):
         head_dim: width of a query and a key.
         eps: added to the mean square.
         num_heads: number of query heads that are normed together; None for each alone.
-        num_kv_heads: number of key heads, likewise; None is num_heads.
+        num_kv_heads: the number of key heads; None is num_heads.
 
     Raises:
         ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `norm.eps`.
@@ -65,6 +65,6 @@ class QueryKeyNorm(Part):
 
 
 def _over_heads(norm: nn.RMSNorm, heads: Tensor) -> Tensor:
-    """The norm of (batch, heads, tokens, width) over the heads of a token."""
+    """Return (batch, heads, tokens, width) normalised over the heads and widths of each token together."""
     joined = heads.transpose(1, 2)
     return norm(joined.flatten(2)).view(joined.shape).transpose(1, 2)

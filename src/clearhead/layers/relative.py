@@ -74,7 +74,7 @@ class RelativeBias(Part):
         self.table = nn.Parameter(torch.randn(num_buckets, num_heads) / math.sqrt(num_heads))
 
     def buckets(self) -> Tensor:
-        """The bucket of each distance, int64, (2 · max_distance + 1,).
+        """Return the bucket of each distance from −max_distance to max_distance, int64, (2 · max_distance + 1,).
 
         The first is that of a key max_distance tokens before its query.
         """

@@ -186,6 +186,7 @@ class Rotary(Part):
         return (gain * angles.cos()).to(dtype), (gain * angles.sin()).to(dtype)
 
     def _rotate(self, tensor: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the tensor with its first `rotated_dim` entries rotated by angles with these cosines and sines."""
         part, rest = tensor[..., : self.rotated_dim], tensor[..., self.rotated_dim :]
         if self.layout == "half":
             first, second = part.chunk(2, dim=-1)
@@ -206,12 +207,13 @@ class Rotary(Part):
 
     @property
     def _of_axes(self) -> str:
+        """The shape of positions with several axes, as text for errors; "" for one axis."""
         axes = self.position_axes
         return "" if axes == 1 else f", or (axes={axes}, batch, len)"
 
 
 def _are_axes(axes: object, pairs: int) -> bool:
-    """True for a whole number from 0 for each pair."""
+    """Return True if `axes` is a sequence of non-negative integers, one per pair."""
     if not isinstance(axes, Sequence) or len(axes) != pairs:
         return False
     numbers = [as_int(each) for each in axes]

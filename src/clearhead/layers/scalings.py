@@ -279,13 +279,14 @@ class LongRope(Scaling):
 
 
 def _with_base_times(frequencies: Tensor, factor: float | Tensor) -> Tensor:
-    """The frequencies for a base so much larger that the slowest pair is stretched by the factor."""
+    """Return the frequencies for a larger base, so that the slowest pair is multiplied by the factor."""
     pairs = len(frequencies)
     share = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
     return frequencies * factor ** (-share / max(pairs - 1, 1))
 
 
 def _check_order(small: str, smaller: Any, large: str, larger: Any) -> None:
+    """Raise ArgumentError unless 0 < smaller < larger < ∞; `small` and `large` are their names."""
     if not is_number(smaller) or not is_number(larger) or not 0 < smaller < larger < math.inf:
         raise ArgumentError(
             "scaling.value",

@@ -1,4 +1,4 @@
-"""One more token of a text whose keys are cached: what a generation asks again and again, in few calls of Python.
+"""A fast path for one more token of a text with cached keys, with few Python calls per step of a generation.
 
 Between two such calls the processor's caches have been filled with keys and values, so that a line of Python costs a
 multiple of what it does in a loop of its own.
@@ -57,7 +57,7 @@ def next_token(
 
 
 def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
-    """Return True for a token that fits a layer, and a cache of its that holds nothing but real and finite tokens."""
+    """Return True if x is one token that fits the layer, and the cache holds only real, finite tokens of the layer."""
     layout = cache._layout
     if layout is None or cache._layer is None or cache._layer() is not layer or observers:
         return False
@@ -81,9 +81,9 @@ def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
 def _append_and_attend(
     cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor | None:
-    """The context of what was projected; None where it is not as the cache wants it, or may not be finite.
+    """Append a token to the cache and return its context; None if the call does not qualify for this path.
 
-    The cache counts the token at the end, and so is left as it was by what fails.
+    The cache counts the token at the very end, so an error leaves it unchanged.
     """
     assert cache._layout is not None
     batch, kv_heads, width, value_width, dtype, _ = cache._layout
@@ -115,9 +115,9 @@ def _append_and_attend(
 
 
 def _is_short(tensor: Tensor) -> bool:
-    """Return True if all numbers together are so short a vector that each row counts as finite.
+    """Return True if the norm of the whole tensor is so small that every row counts as finite.
 
-    This is a product, as the projections just made, whose code is in the cache of the processor.
+    It is computed as a dot product, because the projections just before have its code in the processor's cache.
     """
     numbers = tensor.reshape(1, -1)
     return F.linear(numbers, numbers).item() <= stages.SAFE_LENGTH**2

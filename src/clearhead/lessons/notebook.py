@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from clearhead._common.pages import docs
+from clearhead._common.docs_pages import docs
 from clearhead.lessons.lesson import ROLES, Block, Lesson
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
@@ -69,7 +69,7 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
         if isinstance(part, str) and place == 0:
             heading, byline, rest = part.split("\n\n", 2)
             yield _text("\n\n".join((heading, byline, HOW)))
-            yield _code("from clearhead.lessons.page_cells import begun, compare")
+            yield _code("from clearhead.lessons.page_cells import begun, judge")
             yield _text(rest)
             continue
         if isinstance(part, str):
@@ -77,10 +77,10 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
             continue
         match part.role:
             case "predict":
-                name, answer, tolerance = part.question
+                name, _, _ = part.question
                 yield _text(part.source)
                 yield _code(f"{name} = ...  # your guess")
-                yield _hidden(f"compare({name}, {answer}, {tolerance:g})")
+                yield _hidden(f'judge({lesson.row.number}, "{name}", globals())')
             case "solution" | "answer":
                 yield _text(_folded("A solution", f"```python\n{part.source}```"))
             case "hint" | "why":

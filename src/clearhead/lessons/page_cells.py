@@ -1,6 +1,31 @@
 """Calls that stand in the cells of a notebook of the course."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from clearhead.checking import check
+from clearhead.lessons.lesson import read_lesson
+
+# How far from its answer a guess is called close, as a share of the answer.
+CLOSE = 0.05
+
+
+def judge(lesson: int, question: str, names: Mapping[str, Any]) -> None:
+    """Print how the guess of a question compares with its answer, which the notebook does not show.
+
+    Args:
+        lesson: the number of the lesson.
+        question: the name of the question, which is that of the guess.
+        names: the names of the notebook, `globals()`.
+
+    Example:
+        >>> judge(7, "visible", {"visible": 21})
+        ✓ yes: 21
+    """
+    for block in read_lesson(lesson).of_role("predict"):
+        name, answer, tolerance = block.question
+        if name == question:
+            compare(names[name], eval(answer, dict(names)), tolerance)
 
 
 def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
@@ -12,8 +37,10 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
         tolerance: how far a guess may be off.
 
     Example:
+        >>> compare(50, 72)
+        it is 72; you said 50
         >>> compare(70, 72)
-        it is 72; you said 70
+        close: it is 72; you said 70
         >>> compare(0.55, 0.549, 0.005)
         ✓ yes: 0.549
         >>> compare(..., 72)
@@ -27,7 +54,8 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
     elif abs(guess - answer) <= tolerance + 1e-9:
         print(f"✓ yes: {shown}")
     else:
-        print(f"it is {shown}; you said {guess}")
+        near = abs(guess - answer) <= CLOSE * abs(answer)
+        print(f"{'close: ' if near else ''}it is {shown}; you said {guess}")
 
 
 def begun(thing: object, lesson: int) -> None:

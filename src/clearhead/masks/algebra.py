@@ -197,7 +197,7 @@ class Not(Mask, kind="not"):
 
 
 def leaves(mask: Mask) -> Iterator[Mask]:
-    """The masks of an expression that are not made of others."""
+    """Yield the masks of an expression that are not combinations of others."""
     if isinstance(mask, _Pair):
         yield from leaves(mask.left)
         yield from leaves(mask.right)
@@ -208,7 +208,7 @@ def leaves(mask: Mask) -> Iterator[Mask]:
 
 
 def goes_by_distance(mask: Mask) -> bool:
-    """Return True if how far a key lies from its query says whether it is visible.
+    """Return True if visibility depends only on the distance of key and query.
 
     Example:
         >>> import clearhead as ch
@@ -223,7 +223,7 @@ def goes_by_distance(mask: Mask) -> bool:
 
 
 def hides_later(mask: Mask) -> bool:
-    """Return True if the expression alone says that no query sees a later key.
+    """Return True if the expression shows, without evaluation, that no query sees a later key.
 
     Example:
         >>> import clearhead as ch
@@ -243,6 +243,6 @@ def _either(a: T | None, b: T | None) -> T | None:
 
 
 def _bracketed(mask: Mask, around: type[Mask]) -> str:
-    """The mask as an expression, in brackets where Python needs them."""
+    """Return the mask as an expression, in brackets if it would bind less tightly inside `around`."""
     text = mask.describe()
     return f"({text})" if isinstance(mask, _Pair) and not isinstance(mask, around) else text

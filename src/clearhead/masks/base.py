@@ -1,7 +1,6 @@
 """The interface of a mask: which keys each query may attend to.
 
-**True = may attend**, everywhere. A mask is a description, not a tensor: it holds at most O(tokens)
-numbers, and only the rectangles that are asked for are materialised.
+**True = may attend**, everywhere. A mask describes itself in O(tokens) numbers; only requested parts become tensors.
 """
 
 from abc import ABC, abstractmethod
@@ -48,8 +47,8 @@ class Mask(Filed, ABC):
 
         Args:
             query_index: int64, four dimensions (batch, num_heads, queries, keys), any of size 1.
-            key_index: likewise; the two broadcast against each other.
-            extent: how many queries and keys there are in all.
+            key_index: indices of keys, in the same form; the two broadcast against each other.
+            extent: the sizes of the whole call.
 
         Returns:
             bool, four dimensions that broadcast to (batch, num_heads, queries, keys).
@@ -61,27 +60,27 @@ class Mask(Filed, ABC):
 
     @property
     def batch(self) -> int | None:
-        """The batch size the mask is tied to, or None when it fits any."""
+        """The batch size that the mask is tied to, or None if it fits any."""
         return None
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads the mask is tied to, or None when it fits any."""
+        """The number of query heads that the mask is tied to, or None if it fits any."""
         return None
 
     @property
     def device(self) -> torch.device | None:
-        """The device the mask is tied to by a tensor it holds, or None when it fits any."""
+        """The device of the tensor that the mask holds, or None if it fits any."""
         return None
 
     @property
     def cross(self) -> bool:
-        """True if queries sit on no key of their own row, so that no distance is between the two."""
+        """True if queries and keys are different tokens, so that no distance is defined between them."""
         return False
 
     @property
     def leading(self) -> tuple[int, int]:
-        """Batch and heads of the mask as a tensor: 1 where it fits any."""
+        """The batch and heads axes of the mask as a tensor, 1 where it fits any."""
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
 
     def extent(self, query_len: int, kv_len: int, device: torch.device | None = None) -> Extent:
@@ -90,7 +89,7 @@ class Mask(Filed, ABC):
         return Extent(*self.leading, query_len, kv_len, device or own)
 
     def check(self, extent: Extent) -> None:
-        """Refuse sizes or a device that the mask was not made for.
+        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device.
 
         Raises:
             MaskError: if a size differs from what the mask describes.
@@ -111,11 +110,11 @@ class Mask(Filed, ABC):
             )
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the keys of each query as a few runs, or None if there is no such short description."""
+        """Return the keys of each query as a few runs, or None if the mask has no short description."""
         return None
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
+        """Return the run of keys that every query of every sample sees, or None if it is not known without work."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
@@ -123,11 +122,11 @@ class Mask(Filed, ABC):
         return iter(())
 
     def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
-        """Return the expression with some of its parts replaced, found by identity."""
+        """Return the mask with the parts in `known` replaced; parts are compared by identity."""
         return known.get(self, self)
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask itself brings, or None."""
+        """The query_len and kv_len that the mask fixes, or None if it fits any."""
         return None
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
@@ -262,7 +261,7 @@ class Mask(Filed, ABC):
             head: index of the head, for a mask that differs between them.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.
-            cells: how many cells a side the figure has at most; None is 256.
+            cells: the largest number of cells on a side of the figure; None is 256.
             ax: axes to draw in; None is a new figure of pyplot's.
 
         Returns:
@@ -369,11 +368,12 @@ class Mask(Filed, ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
+        """Return the mask as HTML for a notebook."""
         return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
 def check_mask(other: object) -> Mask:
-    """Refuse what is no mask, where one is combined.
+    """Return a mask, or raise an error if an operand of &, | or ~ is not one.
 
     Raises:
         ArgumentTypeError: code `mask.type`.
@@ -387,7 +387,7 @@ def check_mask(other: object) -> Mask:
 
 
 def _draw(dense: Tensor) -> str:
-    """Rows of `●` and `·`; samples and heads that differ are drawn one after the other."""
+    """Return rows of `●` and `·` as text; samples and heads that differ are below each other."""
     if dense.ndim == 2:
         rows = dense.tolist()
         return "\n".join(" ".join(VISIBLE if seen else HIDDEN for seen in row) for row in rows)

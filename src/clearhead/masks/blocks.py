@@ -29,7 +29,7 @@ class BlockMap(Drawn):
     """The blocks of a mask: empty (0), partial (1) or full (2).
 
     `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a
-    mask that differs between samples or heads; `share`, float32 likewise, is how many of the pairs of
+    mask that differs between samples or heads; `share`, float32 of the same shape, is the share of the pairs of
     a block are visible, from 0 to 1. `block` is the size of a block in tokens.
 
     Example:
@@ -49,17 +49,17 @@ class BlockMap(Drawn):
 
     @property
     def empty(self) -> Tensor:
-        """True where no query of the block sees a key of it."""
+        """The blocks in which no query sees a key, bool."""
         return self.kinds == EMPTY
 
     @property
     def partial(self) -> Tensor:
-        """True where some pairs of the block are visible and some are not."""
+        """The blocks in which some pairs are visible and some are not, bool."""
         return self.kinds == PARTIAL
 
     @property
     def full(self) -> Tensor:
-        """True where every query of the block sees every key of it."""
+        """The blocks in which every query sees every key, bool."""
         return self.kinds == FULL
 
     def __repr__(self) -> str:
@@ -104,9 +104,9 @@ def block_counts(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
 
 
 def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
-    """The number of keys that each query sees, float64, (tokens,); samples and heads are summed.
+    """Return the number of keys that each query sees, float64, (tokens,), summed over samples and heads.
 
-    Counted from the spans of the mask, in O(tokens); a mask without spans is read pair by pair.
+    It is counted from the spans of the mask, in O(tokens); a mask without spans is evaluated pair by pair.
     """
     if mask is None:
         return torch.full((tokens,), float(kv_len), dtype=torch.float64)
@@ -116,7 +116,7 @@ def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
 
 
 def _sizes(length: int, block: int, device: torch.device) -> Tensor:
-    """The number of tokens of each block; only the last can have fewer."""
+    """Return the number of tokens in each block of `block` tokens; only the last can have fewer."""
     starts = torch.arange(0, length, block, device=device)
     return (length - starts).clamp(max=block)
 
@@ -124,11 +124,11 @@ def _sizes(length: int, block: int, device: torch.device) -> Tensor:
 def _count_from_spans(
     mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor | None:
-    """Visible pairs per block, (batch or 1, 1, query_blocks, kv_blocks); None without spans.
+    """Return the visible pairs per block, (batch or 1, 1, query_blocks, kv_blocks); None without spans.
 
-    Parts that hide the same keys from every query have no spans. Keys that are in the same of these
-    parts are counted together, in the expression with `full()` in the place of the parts that they
-    are in, and `~full()` in the place of the others.
+    Parts that hide the same keys from every query have no spans. Keys that are in the same of these parts are
+    counted together, in the expression with `full()` instead of the parts that they are in, and `~full()` instead
+    of the others.
     """
     extent = mask.extent(query_len, kv_len)
     device = extent.device
@@ -164,7 +164,7 @@ def _key_set(part: Mask, extent: Extent) -> Tensor:
 def _count(
     spans: Spans, keys: Tensor, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor:
-    """Pairs per block: a query, and a key of `keys` (rows, kv_len) inside one of its runs."""
+    """Return the pairs per block of a query and a key of `keys`, (rows, kv_len), inside one of its runs."""
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
     rows = keys.shape[0] if spans.start.shape[0] == 1 else spans.start.shape[0]
@@ -205,7 +205,7 @@ def _count(
 
 
 def _count_row_by_row(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
-    """Visible pairs per block, read from the mask as a tensor, a few queries at a time."""
+    """Return the visible pairs per block, from the mask as a tensor, in chunks of queries."""
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
     extent = mask.extent(query_len, kv_len)

@@ -39,14 +39,14 @@ class Positioned(Mask):
             self.offset.check_device(extent.device)
 
     def offset_for(self, extent: Extent, *shape: int) -> int | Tensor:
-        """Position of query 0: an int, or a tensor of the given shape with one per row."""
+        """Return the position of query 0: an int, or a tensor of this shape with one entry per row."""
         if self.offset is None:
             return extent.kv_len - extent.query_len
         return self.offset.on(extent.device, *shape)
 
     @abstractmethod
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """The first key that a query at a position sees, and the one after the last."""
+        """Return the run of keys, [start, stop), that a query at `position` sees."""
 
     def common_run(self, extent: Extent) -> slice | None:
         """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
@@ -87,7 +87,7 @@ class Causal(Positioned, kind="causal"):
 
 @with_hints
 def causal(*, offset: int | Sequence[int] | Tensor | None = None) -> Mask:
-    """Let each query attend to itself and to what came before it.
+    """Return the mask in which each query sees itself and earlier tokens.
 
     Key j is visible to query i if `j <= offset + i`. Without an offset the *last* query sits on the
     *last* key, `offset = kv_len - query_len`, which is what decoding with a cache needs. Four

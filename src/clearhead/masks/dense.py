@@ -154,12 +154,12 @@ def dense(tensor: Tensor) -> Mask:
 
 
 def as_mask(mask: Mask | Tensor | None) -> Mask | None:
-    """A mask as it is, a bool tensor as the mask that it draws, None for nothing hidden."""
+    """Return a mask unchanged, a bool tensor as a Dense mask, and None as None; raise for anything else."""
     return mask if mask is None or isinstance(mask, Mask) else dense(mask)
 
 
 def and_masks(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """The mask that shows what both show."""
+    """Return the mask of pairs that both masks show; None if both are None."""
     if mask is None or other is None:
         return other if mask is None else mask
     return mask & other

@@ -102,9 +102,9 @@ class Documents(Mask, kind="documents"):
 
 
 def _runs_of_each_token(ids: Tensor) -> tuple[Tensor, Tensor] | None:
-    """For each token the runs `[start, stop)` of its document, in order: (tokens, most runs).
+    """Return the runs [start, stop) of each token's document, (tokens, most runs), in order.
 
-    None if a document comes back too often for that to be short.
+    None if a document comes back so often that there are too many runs.
     """
     tokens = ids.shape[0]
     if tokens == 0:
@@ -286,7 +286,7 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """The numbers of a sequence or a tensor, None unless all are whole; and what was given, as a list."""
+    """Return the integers of a sequence or tensor, or None if one is not an integer; and the input as a list."""
     plain = given
     if isinstance(given, Tensor):
         check_tensor(name, given)

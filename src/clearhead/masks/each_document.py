@@ -22,12 +22,12 @@ LENGTHS_WORTH_SAYING = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EachDocument(Mask, kind="each_document"):
-    """The queries of each document see the keys of the same document, as a mask of it alone says.
+    """Queries see the keys of their own document that an inner mask for this document shows.
 
     Args:
         mask: that of one document, of any length; the last query sits on the last key.
         query_lengths: how many queries each document has, one after the other.
-        key_lengths: how many keys.
+        key_lengths: the number of keys.
     """
 
     mask: Mask
@@ -54,7 +54,7 @@ class EachDocument(Mask, kind="each_document"):
 
     @property
     def _totals(self) -> tuple[int, int]:
-        """The number of queries and of keys of all documents."""
+        """The number of queries and the number of keys of all documents."""
         return sum(self.query_lengths), sum(self.key_lengths)
 
     @property
@@ -64,9 +64,9 @@ class EachDocument(Mask, kind="each_document"):
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """For queries and keys, the document of each and its position there: int64, (2, tokens).
+        """The document of each query and key, and its position there: two tensors int64, (2, tokens).
 
-        Read before a compiler comes, which does not trace what is cached.
+        It is computed before a compiler traces, because cached values are not traced.
         """
         first = [keys - queries for queries, keys in self._pairs]
         none = [0] * len(first)
@@ -74,7 +74,7 @@ class EachDocument(Mask, kind="each_document"):
 
     @property
     def _pairs(self) -> list[tuple[int, int]]:
-        """The number of queries and of keys of each document."""
+        """The number of queries and keys of each document, as pairs."""
         return list(zip(self.query_lengths, self.key_lengths, strict=True))
 
     def sizes(self) -> tuple[int, int] | None:
@@ -163,13 +163,13 @@ def way_out(known: int, kv_len: int) -> str:
 
 
 def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
-    """The first token of each document."""
+    """Return the index of the first token of each document, int64."""
     ends = torch.tensor(lengths, dtype=torch.int64, device=device).cumsum(0)
     return ends - torch.tensor(lengths, dtype=torch.int64, device=device)
 
 
 def _places_of(lengths: list[int], first: list[int]) -> Tensor:
-    """Return the document of each token, and its position; `first`: the start position of each document."""
+    """Return the document of each token and its position, int64, (2, tokens); `first` are the start positions."""
     tokens = sum(lengths)
     counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
     documents = torch.arange(len(lengths), device="cpu").repeat_interleave(

@@ -95,12 +95,12 @@ class Valid(Mask, kind="valid"):
 
     @property
     def _rows(self) -> Tensor:
-        """The valid keys of each row, (batch or 1, kv_len)."""
+        """The valid keys of each row, bool, (batch or 1, kv_len)."""
         return self.valid if self.valid.ndim > 1 else self.valid[None]
 
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor] | None:
-        """First and one-past-last valid key of each row; None unless all of them are neighbours."""
+        """The first and one-past-last valid key of each row; None unless the valid keys of every row are neighbours."""
         rows = self._rows
         count = rows.sum(-1)
         if rows.shape[-1] == 0:
@@ -112,7 +112,7 @@ class Valid(Mask, kind="valid"):
 
     @cached_property
     def run(self) -> slice | None:
-        """The valid keys of all rows, if they are one run, the same for all."""
+        """The run of valid keys if it is one, and the same in all rows; None otherwise or if it cannot be read."""
         if not self.valid.numel() or not is_concrete(self.valid) or is_transformed(self.valid):
             return None
         rows = self._rows
@@ -166,7 +166,7 @@ class Valid(Mask, kind="valid"):
         return self.run
 
     def columns(self) -> Iterator[Mask]:
-        """Yield this mask if its valid keys are not one run a row."""
+        """Yield this mask if the valid keys of some row are not one run."""
         if self.runs is None:
             yield self
 
@@ -275,5 +275,5 @@ def _valid(valid: Tensor, side: Side | None) -> Mask:
             "padding takes a bool tensor of shape (batch, kv_len) or (kv_len,); got shape "
             f"{tuple(valid.shape)}. A mask of queries × keys is clearhead.dense(tensor).",
         )
-    # A copy, since what is worked out from it is kept.
+    # A copy, because values computed from it are cached.
     return Valid(valid.clone())

@@ -27,7 +27,7 @@ class PerRow(Filed, kind="per_row"):
 
     @classmethod
     def read(cls, value: int | Sequence[int] | Tensor, name: str) -> "PerRow":
-        """Read what a user gave for `name`, or refuse it."""
+        """Return the integer or the integers of a user's argument `name`, or raise an error."""
         number = as_int(value)
         if number is not None:
             return cls(bounded(number), name, follows=True)
@@ -69,11 +69,11 @@ class PerRow(Filed, kind="per_row"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device that the numbers are bound to, or None when they go anywhere."""
+        """The device of the integers if they are a tensor; None otherwise."""
         return self.value.device if isinstance(self.value, Tensor) and not self.follows else None
 
     def limits(self) -> tuple[int, int] | None:
-        """The smallest and the largest number; None where there is none to be read."""
+        """Return the smallest and the largest integer; None if there are none or they cannot be read."""
         if not isinstance(self.value, Tensor):
             return self.value, self.value
         if self.value.numel() == 0 or not can_be_read(self.value):
@@ -90,7 +90,7 @@ class PerRow(Filed, kind="per_row"):
             )
 
     def on(self, device: torch.device, *shape: int) -> int | Tensor:
-        """The number, or a tensor of the numbers viewed as `shape`, on the device."""
+        """Return the integer, or a tensor of the integers with shape `shape` on the device."""
         if not isinstance(self.value, Tensor):
             return self.value
         return self.value.to(device).view(shape)
@@ -105,7 +105,7 @@ class PerRow(Filed, kind="per_row"):
 
 
 def bounded(tokens: int) -> int:
-    """A number that stands for "no end", such as sys.maxsize, brought to where sums still fit."""
+    """Return the number clamped so that sums with positions do not overflow; sys.maxsize means "no end"."""
     if isinstance(tokens, torch.SymInt):
         return tokens
     return max(-MOST_TOKENS, min(tokens, MOST_TOKENS))

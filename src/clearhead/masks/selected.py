@@ -11,7 +11,7 @@ from clearhead.masks.spans import Extent, Spans
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selected(Mask):
-    """Some rows, columns and heads of another mask, which goes on to count in its own tokens.
+    """Some rows, columns and heads of another mask, which keeps its own positions.
 
     Args:
         mask: the mask of all queries and keys.
@@ -94,7 +94,7 @@ class Selected(Mask):
 def places_in_whole(
     rows: Tensor | None, columns: Tensor | None, query_index: Tensor, key_index: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The place in the whole matrix of queries and keys that are some rows and columns of it."""
+    """Return the indices in the whole matrix of queries and keys that are given as selected rows and columns."""
     return (
         query_index if rows is None else rows.to(query_index.device)[query_index],
         key_index if columns is None else columns.to(key_index.device)[key_index],

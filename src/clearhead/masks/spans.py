@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Extent(NamedTuple):
-    """The call that a mask or a bias is asked about: how many of each, where, and in which precision.
+    """The sizes, device and precision of the call for which a mask or a bias is evaluated.
 
     Attributes:
         batch: samples.
@@ -44,7 +44,7 @@ class Spans:
 
     Attributes:
         start: the first key of each run, int64, (rows, query_len, pieces).
-        stop: the key behind its last, likewise.
+        stop: the key after its last, of the same shape.
 
     Example:
         >>> import clearhead as ch
@@ -60,12 +60,12 @@ class Spans:
 
     @property
     def pieces(self) -> int:
-        """The number of runs of a query, some of them empty."""
+        """The number of runs of each query, empty ones included."""
         return self.start.shape[-1]
 
 
 def one_run(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
-    """Spans of a single run per query, cut to the keys there are; shapes broadcast."""
+    """Return spans with a single run per query, clipped to [0, kv_len); shapes broadcast."""
     start, stop = torch.broadcast_tensors(start, stop)
     start = start.clamp(0, kv_len)
     return Spans(start[..., None], torch.maximum(stop.clamp(0, kv_len), start)[..., None])
@@ -99,7 +99,7 @@ def union(a: Spans, b: Spans, kv_len: int) -> Spans:
 
 
 def _tidy(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
-    """Put empty runs last, the others in order, and drop columns that are empty for every query."""
+    """Return spans with runs in order, empty runs last, and without columns that are empty for every query."""
     empty = stop <= start
     start = start.masked_fill(empty, kv_len)
     stop = stop.masked_fill(empty, kv_len)

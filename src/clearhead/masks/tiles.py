@@ -38,7 +38,7 @@ class Tile(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of queries and of keys."""
+        """The number of queries and the number of keys."""
         return length(self.queries), sum(map(length, self.keys))
 
 
@@ -48,7 +48,7 @@ def length(run: slice) -> int:
 
 
 def host_spans(mask: Mask, extent: Extent) -> Spans | None:
-    """The spans of a mask on the CPU, wherever the call is; what the mask holds itself is read for it."""
+    """Return the spans of a mask on the CPU, copying its tensors from their device; None if it has none."""
     return mask.spans(extent._replace(device=torch.device("cpu")))
 
 
@@ -58,7 +58,7 @@ def portions(last: int, size: int, first: int = 0) -> list[slice]:
 
 
 def hull(start: Tensor, stop: Tensor) -> slice:
-    """The shortest run of keys that holds all of the runs; slice(0, 0) if they are empty."""
+    """Return the shortest slice that contains all runs [start, stop); slice(0, 0) if all are empty."""
     used = stop > start
     if not bool(used.any()):
         return slice(0, 0)
@@ -118,13 +118,13 @@ def hidden_pairs(tile: Tile, mask: Mask, spans: Spans | None, extent: Extent) ->
 
 
 def visible_runs(visible: Tensor) -> tuple[slice, ...]:
-    """The keys that one of the queries sees, by the mask as a tensor of four dimensions."""
+    """Return the runs of keys that at least one query sees, from a mask tensor of four dimensions."""
     steps = torch.nn.functional.pad(visible.any(0).any(0).any(0).int(), (1, 1)).diff()
     return merge((steps == 1).nonzero()[:, 0], (steps == -1).nonzero()[:, 0])
 
 
 def merge(start: Tensor, stop: Tensor) -> tuple[slice, ...]:
-    """Sort runs of keys, and join those with a gap of up to GAP keys between them."""
+    """Return runs of keys sorted, with gaps of at most GAP keys closed."""
     if not start.numel():
         return ()
     start, order = start.sort()
@@ -179,7 +179,7 @@ def tiles_of_spans(
 def _best_end(
     low: list[int], high: list[int], queries: slice, places: list[int], worth: float
 ) -> int:
-    """The best end of a tile of queries, if neighbours at `places` have no key in common."""
+    """Return where to end a tile of queries: at one of `places`, if cutting saves more than `worth` pairs."""
 
     def pairs(start: int, stop: int) -> int:
         return (stop - start) * max(0, max(high[start:stop]) - min(low[start:stop]))

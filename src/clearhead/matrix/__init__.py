@@ -20,7 +20,7 @@ gives all of them and the context for two to three such calls, where every ident
 things make it fast. Hidden scores are −1e30 instead of −∞, so that weight · score is 0 for them and no pass
 over the pairs is needed to say so. Only the ragged edges of a chunk are masked, since the spans tell which
 columns everybody sees. And the k largest weights are looked for in the k segments with the largest maxima, and
-these likewise; a segment is every n-th key, because maxima over rows of a matrix are faster than along them.
+these in the same way; a segment is every n-th key, because maxima over rows of a matrix are faster than along them.
 What is not finite, or so large that a score could come near −1e30, goes by the stages instead, chunk by chunk.
 Exponentials that the sums divide afterwards, so that no weight is ever normalised, were tried: PyTorch's softmax
 takes 0.7 of the time of its exp alone, and that way took 1.03 to 1.4 times as long in all. Distances are summed in
@@ -32,9 +32,10 @@ a core: next to other busy processes that was twenty times what they compute. Li
 OpenMP's and MKL's own, so that nobody else's calls notice; where PyTorch is built on others, or something
 belongs to the calling thread (a mode, a transformation), PyTorch's threads share each operation.
 
-What is drawn of a head is worked out here, for every renderer: `HeadView` gives its weights or a coarser map with
-what of it is hidden, its numbers and the averages of a glance; `matrix/links.py` its links, `matrix/tiles.py` the
-part of a map that somebody zooms into, `matrix/pairs.py` the stages of one weight. `drawing` letters and colours them.
+The numbers that are drawn of a head are computed here, for every renderer: `HeadView` returns its weights or a
+coarser map, with the hidden cells, its numbers and the averages of a glance; `matrix/links.py` its links,
+`matrix/tiles.py` the part of a map that somebody zooms into, `matrix/pairs.py` the stages of one weight.
+`drawing` letters and colours them.
 
 `A.mT @ x` is differentiable with no backward of its own: ⟨Pᵀx, g⟩ = ⟨x, Pg⟩, so its gradients are those of
 attention with g as the value.

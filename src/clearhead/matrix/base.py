@@ -46,14 +46,14 @@ class BaseMatrix(NoTensor):
         self._gathered: Problem | None = None
         self._tokens: Tensor | None = None
         self._context: Tensor | None = None
-        # Computed once. What is handed out of it is a copy, which the caller may write to.
+        # Computed once. Callers get a copy, which they may write to.
         self._logsumexp: Tensor | None = None
 
     @property
     def problem(self) -> Problem:
-        """The problem, all of whose numbers are here.
+        """The problem of this matrix, with every key; a matrix of a ring gathers and caches the keys of all ranks.
 
-        In a ring the keys are gathered at the first time, which every rank must ask for.
+        Every rank must read it for the first time together.
         """
         part = self.posed.part
         if part is None or part.rounds is None:
@@ -111,7 +111,7 @@ class BaseMatrix(NoTensor):
         return self._tokens
 
     def norms(self, output: Tensor | None = None) -> Norms:
-        """Weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
+        """Return the norms of weighted values: weights × ‖value · W‖ (Kobayashi et al., 2020).
 
         Args:
             output: the weight of the layer's output projection, (output_dim, num_heads · value_head_dim), as
@@ -147,14 +147,14 @@ class BaseMatrix(NoTensor):
 
     @property
     def shape(self) -> torch.Size:
-        """(batch, num_heads, query_len, kv_len), with as many dimensions as the query."""
+        """The shape of the whole matrix, (batch, num_heads, query_len, kv_len), without axes the query lacks."""
         problem = self.posed
         sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
         return torch.Size(sizes[4 - problem.dims :])
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions: those of the query."""
+        """The number of dimensions, equal to that of the query."""
         return self.posed.dims
 
     @property
@@ -189,26 +189,26 @@ class BaseMatrix(NoTensor):
 
     @property
     def real(self) -> Tensor | None:
-        """(batch, query_len), bool: the queries that are no padding; None for all."""
+        """The queries that are not padding, bool, (batch, query_len); None if all are real."""
         return real_queries(self.posed)
 
     @property
     def cross(self) -> bool:
-        """True if the keys are of another text than the queries."""
+        """True if the keys belong to another text than the queries."""
         return self.problem.cross
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights: float32 for 16-bit inputs, else that of the query."""
+        """The dtype of the weights: float32 for 16-bit inputs, otherwise the dtype of the query."""
         return stages.upcast(self.posed.query[:0]).dtype
 
     @property
     def device(self) -> torch.device:
-        """The device of the query, and of every result."""
+        """The device of the query and of every result."""
         return self.posed.device
 
     def check_whole(self, verb: str) -> None:
-        """Refuse what needs the queries of all ranks, where this matrix has those of one.
+        """Raise UnsupportedError if this matrix has the queries of one rank, and all are needed.
 
         Raises:
             UnsupportedError: code `across.whole`.
@@ -222,7 +222,7 @@ class BaseMatrix(NoTensor):
 
     @property
     def nbytes(self) -> int:
-        """The size of the whole matrix, in bytes."""
+        """The size in bytes that the whole matrix would have in memory."""
         return self.shape.numel() * self.dtype.itemsize
 
     @property
@@ -235,11 +235,11 @@ class BaseMatrix(NoTensor):
         return self._restore(self._total()[..., None])[..., 0].clone()
 
     def _restore(self, tensor: Tensor) -> Tensor:
-        """Return a result with as many dimensions as the user's query had."""
+        """Return a result of four dimensions without the leading axes that the user's query lacks."""
         return self.posed.restore(tensor)
 
     def _total(self) -> Tensor:
-        """Return the logsumexp of each query; without gradients it is cached."""
+        """Return the logsumexp of each query, (batch, num_heads, query_len); cached unless it has gradients."""
         if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
             return self._logsumexp
         part = self.posed.part
@@ -269,7 +269,7 @@ class BaseMatrix(NoTensor):
         queries: Tensor | slice,
         keys: Tensor | slice,
     ) -> Tensor:
-        """Return the weights at the given samples, heads, queries and keys, four dimensions."""
+        """Return the weights at some samples, heads, queries and keys, always with four dimensions."""
         problem = self.problem
         part = Rectangle(
             as_indices(batch, problem.batch, self.device),
@@ -301,10 +301,10 @@ class BaseMatrix(NoTensor):
         return found[sample[:, None, None], head[:, None], places[:, None], keys[:, None]]
 
     def _with_value(self, value: Tensor, fewer: str, *, posed: bool = False) -> Problem:
-        """The problem with a value, for all samples and heads alike if it has two dimensions.
+        """Return the problem with another value, or raise ShapeError if the value does not fit.
 
-        `fewer` says in errors how many dimensions it may have instead of the query's; `posed` leaves the
-        keys of a ring where they are.
+        A value of two dimensions is shared by all samples and heads. The error message names `fewer` as the other
+        shape that is allowed. With `posed`, the keys of a ring are not gathered.
         """
         check_tensor("value", value)
         problem = self.posed if posed else self.problem
@@ -327,7 +327,10 @@ class BaseMatrix(NoTensor):
 
 
 def problem_of_weights(weights: object) -> Problem:
-    """The problem whose scores are the logarithms of these weights, all of them in the bias."""
+    """Return a problem whose weights are the given ones, (…, query_len, kv_len); raise if rows do not sum to 0 or 1.
+
+    The logarithms of the weights are its bias, and its scores are 0.
+    """
     check_tensor("weights", weights)
     assert isinstance(weights, Tensor)
     if not 2 <= weights.ndim <= 4:

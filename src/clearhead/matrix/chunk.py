@@ -65,7 +65,7 @@ class KeyBlock(NamedTuple):
 
     @classmethod
     def of(cls, places: Tensor, kv_len: int) -> "KeyBlock":
-        """Return the block of the keys at `places` among `kv_len`."""
+        """Return a block with the keys at positions `places` of a matrix with `kv_len` keys."""
         numbers = places.new_full((kv_len,), -1)
         numbers[places] = torch.arange(len(places), device=places.device)
         return cls(places, numbers)
@@ -157,12 +157,12 @@ class Chunk:
 
     @cached_property
     def best_score(self) -> Tensor:
-        """The largest score of each query, (heads, queries)."""
+        """The largest masked score of each query, (heads, queries)."""
         return self.scores.amax(dim=-1)
 
     @cached_property
     def logsumexp(self) -> Tensor:
-        """Log Σ exp of the scores of each query, (heads, queries), nats."""
+        """The logsumexp of the masked scores of each query, (heads, queries), in nats."""
         if not self.scores.shape[-1]:
             return self.scores.new_full(self.scores.shape[:-1], -torch.inf)
         # Any weight and its score tell it; the largest has the most digits.
@@ -171,7 +171,7 @@ class Chunk:
 
     @cached_property
     def total(self) -> Tensor:
-        """The sum of the weights of each query, (heads, queries): 1 less what its sink gets."""
+        """The sum of the weights of each query, (heads, queries): 1 minus the weight of the sink."""
         if self.visible is not None or not self.weights.shape[-1]:
             return self.weights.sum(dim=-1)
         total = self.weights.new_ones(self.weights.shape[:2])
@@ -180,16 +180,16 @@ class Chunk:
         return total if self.empty is None else total.masked_fill(self.empty, 0.0)
 
     def share_with(self, sinks: Tensor) -> None:
-        """Take the share of the sinks, (heads,), from the weights."""
+        """Rescale the weights in place for sinks with these logits, (heads,)."""
         share = torch.sigmoid(self.logsumexp - sinks[:, None])
         self.weights.mul_(share[..., None])
         self.maximum = self.maximum * share
         self.sinks = sinks
 
     def share_of(self, whole: Tensor) -> None:
-        """Take the weights as those of some keys of all.
+        """Rescale the weights in place, as those of some of the keys among all keys.
 
-        `whole`, (heads, queries), is the logsumexp of all, sinks included.
+        `whole`, (heads, queries), is the logsumexp over all keys and sinks.
         """
         share = torch.exp(self.logsumexp - whole)
         share = share.masked_fill(self.logsumexp == -torch.inf, 0.0)
@@ -202,21 +202,21 @@ class Chunk:
 
     @cached_property
     def column_sums(self) -> Tensor:
-        """The weights that each key receives from the queries of the chunk, (heads, keys)."""
+        """The weight that each key receives from the queries of the chunk, (heads, keys)."""
         every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device="cpu")
         return self.row_sums(every, 1)[:, 0]
 
     def sums_with(self, columns: slice, factors: Tensor) -> Tensor:
-        """Return Σ weight · factor of each query, (heads, queries), over some columns.
+        """Return Σ weight · factor over the keys in `columns`, (heads, queries).
 
-        It uses the memory of the scores, which are lost: fresh memory takes as long as all of the arithmetic.
+        It overwrites the scores: allocating memory takes as long as all of the arithmetic.
         """
         some = self.weights[..., columns]
         place = self.scores.view(-1)[: some.numel()].view(some.shape)
         return torch.mul(some, factors, out=place).sum(dim=-1)
 
     def times(self, columns: Tensor) -> Tensor:
-        """Weights · columns, for columns of shape (keys, width) that are 0 or more."""
+        """Return weights · columns, (heads, queries, width), for non-negative columns, (keys, width)."""
         rows = self.weights.flatten(0, 1)
         if self.visible is None:
             product = rows @ columns
@@ -248,5 +248,5 @@ class Chunk:
 
 @lru_cache(maxsize=8)
 def _even(length: int, size: int) -> Tensor:
-    """The bin of each place, for bins of one size."""
+    """Return the bin of each of `length` positions, for bins of `size` positions."""
     return torch.arange(length, device="cpu") // size

@@ -1,4 +1,4 @@
-"""The contexts of the heads of a call: what each of them hands on."""
+"""The contexts of the heads of a call: the inputs of the output projection."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Contexts(Drawn):
 
     @property
     def shape(self) -> torch.Size:
-        """(batch, num_heads, query_len, value_head_dim)."""
+        """The shape of the contexts, (batch, num_heads, query_len, value_head_dim)."""
         return self.context.shape
 
     @property
@@ -48,19 +48,19 @@ class Contexts(Drawn):
 
     @property
     def num_heads(self) -> int:
-        """The number of heads that are here."""
+        """The number of heads that were recorded."""
         return self.shape[1]
 
     @property
     def query_len(self) -> int:
-        """The number of tokens that attend."""
+        """The number of queries."""
         return self.shape[2]
 
     @property
     def mean(self) -> Tensor:
-        """The mean over all real queries of all samples, (num_heads, value_head_dim); NaN if there are none.
+        """The mean context over all real queries, (num_heads, value_head_dim); NaN without real queries.
 
-        `ablate(mean=)` takes it. Over a data set: `watch(…, keep="total", contexts=True)`.
+        `ablate(mean=)` accepts it. For the mean over a data set use `watch(…, keep="total", contexts=True)`.
         """
         if self.real is None:
             return self.context.mean(dim=(0, 2))

@@ -1,4 +1,4 @@
-"""A matrix of each head as two factors, whose product is asked for or never there."""
+"""One matrix per head, stored as two factors; the product is computed only on request."""
 
 import torch
 from torch import Tensor
@@ -49,11 +49,11 @@ class FactoredHeads(NoTensor, Drawn):
 
     @property
     def shape(self) -> torch.Size:
-        """(num_heads, rows, columns)."""
+        """The shape of all matrices together, (num_heads, rows, columns)."""
         return torch.Size((*self.left.shape[:2], self.right.shape[2]))
 
     def shared(self, of_key_heads: Tensor, axis: int = 0) -> Tensor:
-        """Return what was worked out of the right factors, for the heads that share them."""
+        """Return a tensor of the right factors, repeated along `axis` for the heads that share a factor."""
         return of_key_heads.repeat_interleave(len(self.left) // len(self.right), dim=axis)
 
     def product(self, head: int | None = None) -> Tensor:
@@ -75,13 +75,13 @@ class FactoredHeads(NoTensor, Drawn):
             return self.left[number] @ self.right[number % heads * len(self.right) // heads]
 
     def norms(self) -> Tensor:
-        """Return the Frobenius norm of each, (num_heads,)."""
+        """Return the Frobenius norm of each head's matrix, (num_heads,)."""
         return torch.linalg.matrix_norm(
             triangle(self.left) @ self.shared(triangle(self.right.mT).mT)
         )
 
     def singular_values(self) -> Tensor:
-        """Return those that are not 0 by rank, the largest first, (num_heads, width)."""
+        """Return the singular values of each head's matrix, largest first, (num_heads, width)."""
         return torch.linalg.svdvals(triangle(self.left) @ self.shared(triangle(self.right.mT).mT))
 
     def eigenvalues(self, between: Tensor | None = None) -> Tensor:

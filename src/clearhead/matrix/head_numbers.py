@@ -80,7 +80,7 @@ class Roles(Drawn):
 
     @property
     def measured(self) -> list[str]:
-        """The roles that were measured."""
+        """The names of the roles that were measured."""
         return [name for name in ROLES if getattr(self, name) is not None]
 
     def names(self, threshold: float = 0.5) -> list[Any] | str:
@@ -136,12 +136,12 @@ class HasHeads(Protocol):
 
     @property
     def heads(self) -> Tensor | tuple[int, ...] | None:
-        """The number of each head in its layer; None where all are here."""
+        """The number of each head in its layer; None if all heads of the layer are here."""
         ...
 
 
 class Attended(Protocol):
-    """A matrix of attention weights or the summary of one: what everything that draws takes."""
+    """The interface of an attention matrix or its summary, as everything that draws uses it."""
 
     @property
     def ndim(self) -> int:
@@ -175,7 +175,7 @@ class Attended(Protocol):
 
     @property
     def real(self) -> Tensor | None:
-        """The queries that are not padding; None if all are."""
+        """The queries that are not padding, bool, (batch, query_len); None if all are real."""
         ...
 
     def _statistic(self, name: str) -> Tensor: ...
@@ -199,7 +199,7 @@ class HeadAverages(NamedTuple):
     """The heads of a layer, on average over the real queries of all samples and calls.
 
     Attributes:
-        queries: how many queries that is.
+        queries: the number of these queries.
         entropy: (num_heads,), nats.
         distance: (num_heads,), tokens; None in cross-attention.
         scores: for each role that was measured in every call its scores, (num_heads,).
@@ -269,7 +269,10 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
 
 
 def pooled_roles(one: Roles, other: Roles) -> Roles:
-    """The roles of the same heads that both measured, over the queries of both; each counts its own."""
+    """Return the mean roles of two sets of queries for the same heads, without roles that only one has.
+
+    Each score is weighted by the number of its queries.
+    """
     assert one.counts is not None
     assert other.counts is not None
     scores, numbers = {}, {}
@@ -284,7 +287,7 @@ def pooled_roles(one: Roles, other: Roles) -> Roles:
 
 
 def totalled_roles(call: "Summary") -> Roles:
-    """The roles of a call over all of its samples, float64, (num_heads,), with their counts."""
+    """Return the roles of a call averaged over all samples, float64, (num_heads,), with the number of queries."""
     assert call.roles is not None
     real, scores, numbers = _real_per_sample(call), {}, {}
     for name in call.roles.measured:
@@ -346,7 +349,7 @@ def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None =
 
 
 def _real_per_sample(call: Attended) -> Tensor:
-    """The number of real queries of each sample, (batch,), float64."""
+    """Return the number of real queries of each sample, (batch,), float64."""
     if call.real is None:
         return torch.full((call.batch,), call.query_len, dtype=torch.float64)
     return torch.atleast_2d(call.real).sum(dim=1).double().cpu()

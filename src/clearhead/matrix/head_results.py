@@ -1,4 +1,4 @@
-"""The results of the heads: what each of them adds to the output of its layer."""
+"""The results of the heads: the term of the layer's output that each head adds."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ class HeadResults(NoTensor, Drawn):
 
     @property
     def shape(self) -> torch.Size:
-        """(batch, num_heads, query_len, embed_dim)."""
+        """The shape of the results, (batch, num_heads, query_len, embed_dim)."""
         return torch.Size((*self.context.shape[:3], self.weight.shape[1]))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
@@ -75,9 +75,9 @@ class HeadResults(NoTensor, Drawn):
         return self[...]
 
     def total(self) -> Tensor:
-        """Return the sum over the heads that are here, and the bias, (batch, query_len, embed_dim).
+        """Return the sum over the recorded heads plus the bias, (batch, query_len, embed_dim).
 
-        Of all heads it is the output of the layer.
+        With all heads it is the output of the layer.
         """
         together = self.context.transpose(1, 2).flatten(2)
         return torch.nn.functional.linear(
@@ -118,7 +118,7 @@ class HeadResults(NoTensor, Drawn):
         return torch.stack(found, dim=1)
 
     def norms(self) -> Tensor:
-        """Return the length of each result, (batch, num_heads, query_len)."""
+        """Return the Euclidean norm of each result, (batch, num_heads, query_len)."""
         # With W = Q R, where Q preserves norms: as wide as the context.
         factors = torch.linalg.qr(self.weight, mode="r").R
         return torch.linalg.vector_norm(self.context @ factors.mT, dim=-1)

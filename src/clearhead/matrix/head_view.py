@@ -1,7 +1,7 @@
 """Some heads of one sample of a matrix or a summary, as everything that draws them asks.
 
 A picture needs of a head the same few things wherever it is drawn: its weights or a coarser map of them, which
-cells are hidden whole, a number for each query, and its name. They are worked out here; a figure, a terminal,
+cells are hidden whole, a number for each query, and its name. They are computed here; a figure, a terminal,
 a notebook and a page letter and colour them.
 """
 
@@ -36,8 +36,8 @@ class HeadMaps(NamedTuple):
             tokens gives to the column's tokens, on average.
         hidden: (heads or 1, rows, columns), bool: the fully hidden cells; None if there are none,
             or if that is not known.
-        query_len: how many queries the rows are.
-        kv_len: how many keys the columns are.
+        query_len: the number of queries of all rows.
+        kv_len: the number of keys of all columns.
     """
 
     shares: Tensor
@@ -47,12 +47,12 @@ class HeadMaps(NamedTuple):
 
     @property
     def pooled(self) -> bool:
-        """True if a cell is more than a pair of tokens."""
+        """True if a cell covers more than one pair of a query and a key."""
         return tuple(self.shares.shape[1:]) != (self.query_len, self.kv_len)
 
     @property
     def visible(self) -> Tensor | None:
-        """The part that is not hidden whole; None for everything."""
+        """The cells that are not fully hidden, bool; None if all are visible."""
         return None if self.hidden is None else ~self.hidden
 
     def coarser(self, rows: int, columns: int) -> "HeadMaps":
@@ -79,8 +79,8 @@ class Glance(NamedTuple):
     Attributes:
         shares: (num_heads, rows, columns): which share of its attention a row gives a column; None
             if it would cost too much to know.
-        entropy: (num_heads,), averaged over the queries that were looked at, nats; None likewise.
-        distance: (num_heads,), likewise, tokens.
+        entropy: (num_heads,), averaged over the sampled queries, nats; None if there are none.
+        distance: (num_heads,), averaged the same way, tokens.
         queries: how many queries were looked at.
         query_len: how many there are.
         kv_len: how many keys there are.
@@ -95,7 +95,7 @@ class Glance(NamedTuple):
 
     @property
     def grain(self) -> str:
-        """The tokens of a cell of the maps, in words."""
+        """The size of a cell of the maps in words, such as "a cell is one query × one key"; "" without maps."""
         if self.shares is None:
             return ""
         rows, columns = self.shares.shape[-2:]
@@ -136,13 +136,13 @@ class HeadView:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the heads in their layer."""
+        """The numbers of the heads in their layer, as a list."""
         known = numbers_of_heads(self.weights)
         return [known[each] for each in self.heads]
 
     @property
     def is_empty(self) -> bool:
-        """True if there is not a single weight."""
+        """True if the matrix has no entries, because one of its sizes is 0."""
         one = self.weights
         return 0 in (one.batch, one.num_heads, one.query_len, one.kv_len)
 
@@ -173,9 +173,9 @@ class HeadView:
 
     @torch.no_grad()
     def maps(self, most: int) -> HeadMaps:
-        """Return maps of at most `most` cells a side, exact where that is enough.
+        """Return maps of at most `most` × `most` cells, exact if the matrix is small enough.
 
-        Of a summary they are its pooled maps, which do not record what the mask hides.
+        The maps of a summary are its pooled maps, which do not record what the mask hides.
         """
         weights = self.weights
         if isinstance(weights, Summary):
@@ -191,7 +191,10 @@ class HeadView:
 
     @torch.no_grad()
     def kept(self, problem: Problem | None, row: int) -> HeadMaps:
-        """Return the maps of a summary, and which cells the mask of a row of a problem hides, if it is known."""
+        """Return the pooled maps of a summary, with the cells that the mask of sample `row` of `problem` hides.
+
+        Without a problem no cell is marked as hidden.
+        """
         assert isinstance(self.weights, Summary)
         pooled = self.weights.pooled
         assert pooled is not None
@@ -204,7 +207,7 @@ class HeadView:
 
     @torch.no_grad()
     def statistic(self, name: str) -> Tensor:
-        """Return a number of each query, (heads, query_len); NaN where the query is known to be padding."""
+        """Return a statistic of each query, (heads, query_len); NaN for queries known to be padding."""
         values = self.weights._statistic(name)[self.sample]
         real = self.weights.real
         if real is not None:
@@ -213,7 +216,7 @@ class HeadView:
 
     @torch.no_grad()
     def received(self) -> tuple[Tensor, list[int]]:
-        """Return what each key gets from a head on average, (kv_len,), float64, and the places of these heads.
+        """Return the mean weight that each key receives, (kv_len,), float64, and the indices of the heads.
 
         Heads that share a key are only known together, as their mean.
         """
@@ -255,12 +258,15 @@ class HeadView:
 
     @property
     def _matrix(self) -> AttentionMatrix:
-        """Return the matrix; the view must not be of a summary."""
+        """The attention matrix; the view must not be of a summary."""
         assert isinstance(self.weights, AttentionMatrix)
         return self.weights
 
     def _part(self, problem: Problem) -> tuple[Problem, int]:
-        """The problem of these heads, of this sample alone if nothing ties it to others, and its index there."""
+        """Return the problem restricted to the heads and the sample of the view, and the index of the sample in it.
+
+        All samples stay if the mask or the bias is tied to the batch.
+        """
         if self.heads != list(range(problem.num_heads)):
             problem = some_heads(problem, self.heads)
         mask, sample = problem.mask, self.sample
@@ -283,10 +289,10 @@ def side(tokens: int, most: int) -> int:
 
 
 def mask_of_summary(summary: Summary) -> Problem | None:
-    """Return a problem whose mask is that of a summary of one sample, which keeps none; None where it is not known.
+    """Return a problem with the mask that a summary of one sample implies; None if that is not known.
 
-    Where no query of any head gives anything to a key behind it, exactly, it was causal: without a mask, no
-    weight is 0.
+    A summary does not store its mask. If no query gives weight to a later key, the mask was causal, because without
+    a mask no weight is exactly 0.
     """
     assert summary.pooled is not None
     if summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
@@ -338,5 +344,5 @@ def _at_a_glance(
 
 
 def _up_to(length: int, count: int) -> str:
-    """Return the size of a cell as text: "5", or "up to 5" if cells differ."""
+    """Return the size of the cells as text: "5", or "up to 5" if sizes differ."""
     return str(length // count) if length % count == 0 else f"up to {-(-length // count)}"

@@ -1,4 +1,4 @@
-"""Arguments that pick parts of the weights, read and refused: indices, pairs, slices, sets, bins."""
+"""Validated indices into the weights: indices, pairs, slices, sets and bins."""
 
 from collections.abc import Sequence
 from types import EllipsisType
@@ -14,7 +14,10 @@ Index = int | slice | EllipsisType | Sequence[int] | Tensor
 
 
 def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, int]]:
-    """One index per axis, with `...` and what is left out spelled as whole slices."""
+    """Return one (index, size) pair per axis, with `...` and missing indices expanded to full slices.
+
+    Raises SelectionError for too many indices or more than one `...`.
+    """
     dots = [i for i, each in enumerate(given) if each is Ellipsis]
     count = len(given) - len(dots)
     if len(dots) > 1 or count > len(shape):
@@ -32,9 +35,9 @@ def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, i
 def index_of(
     index: Index | tuple[Index, ...], shape: torch.Size
 ) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
-    """Return an index, axis by axis of four, each with True for a single int; and the axes to squeeze.
+    """Return (index, is_int) for each of four axes, and the axes to squeeze, the last axis first.
 
-    The last axis to squeeze comes first. An int drops its axis, and so does a leading axis that the matrix never had.
+    An int drops its axis, and so does a leading axis that the matrix never had.
     """
     given = index if isinstance(index, tuple) else (index,)
     axes = complete(given, shape)
@@ -45,7 +48,10 @@ def index_of(
 
 
 def read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool]:
-    """The index as a slice or a tensor, and whether it was a single int."""
+    """Return the index of one axis as a slice or an int64 tensor, and True if it was a single int.
+
+    Raises SelectionError if it is not an index, or out of range.
+    """
     if isinstance(index, slice):
         return index, False
     tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
@@ -68,9 +74,9 @@ def read_pairs(
     key_index: int | Sequence[int] | Tensor,
     sizes: tuple[int, int, int],
 ) -> tuple[Tensor, Tensor, bool]:
-    """The queries and the keys of chosen pairs, each (batch or 1, pairs), and whether it was one.
+    """Return the queries and keys of pairs, each int64, (batch or 1, pairs), and True if there is a single pair.
 
-    `sizes` are batch, query_len and kv_len; the last two axes of the matrix are named in errors.
+    `sizes` are batch, query_len and kv_len. Raises SelectionError, which names the last two axes of the matrix.
     """
     batch, query_len, kv_len = sizes
     read = []
@@ -108,14 +114,14 @@ def read_pairs(
 
 
 def _are_ints(tensor: Tensor) -> bool:
-    """Return True for whole numbers that can be read."""
+    """Return True for a tensor of an integer dtype whose data is available, so not a meta tensor."""
     dtype = tensor.dtype
     real = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
     return real and not tensor.is_meta
 
 
 def _ints(index: object, size: int, axis: int) -> Tensor:
-    """A whole number as a tensor of no dimension, or several as one of one dimension."""
+    """Return an int or a sequence of ints as an int64 tensor with 0 or 1 dimension, or raise SelectionError."""
     number = as_int(index)
     if number is not None:
         _check_range(number, number, size, axis)
@@ -156,9 +162,9 @@ def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor
 def read_segments(
     segments: Tensor, sizes: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, bool]:
-    """The sets that each key is in, (batch or 1, kv_len, sets), bool, and True if it is one set only.
+    """Return membership, bool, (batch or 1, kv_len, sets), and True if `segments` was a single set.
 
-    `sizes` are batch and kv_len.
+    `sizes` are batch and kv_len. Raises an error for other shapes or dtypes.
     """
     check_tensor("segments", segments, "a tensor of bool or of ints")
     kv_len = sizes[1]
@@ -187,7 +193,7 @@ def read_segments(
 
 
 def read_k(k: int, kv_len: int) -> int:
-    """The number of largest weights that are asked for."""
+    """Return k as an int from 1 to kv_len, or raise ArgumentError."""
     count = as_int(k)
     if count is None or not 1 <= count <= kv_len:
         raise ArgumentError(
@@ -197,7 +203,7 @@ def read_k(k: int, kv_len: int) -> int:
 
 
 def check_bins(rows: int, columns: int, queries: int, keys: int) -> None:
-    """Refuse more bins than there are queries or keys, and fewer than one."""
+    """Raise ArgumentError unless rows and columns are integers from 1 to the number of queries and of keys."""
     for name, given, most, of in (
         ("rows", rows, queries, "queries"),
         ("columns", columns, keys, "keys"),
@@ -212,7 +218,7 @@ def check_bins(rows: int, columns: int, queries: int, keys: int) -> None:
 
 
 def take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:
-    """The indices along an axis; the tensor itself, without a copy, if they are all in order."""
+    """Return `tensor.index_select(axis, indices)`; the tensor itself, without a copy, if all indices are in order."""
     size = tensor.shape[axis]
     if indices.shape[0] == size and bool((indices == torch.arange(size).to(indices)).all()):
         return tensor
@@ -220,7 +226,7 @@ def take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:
 
 
 def runs(rows: Tensor) -> list[slice]:
-    """Neighbouring rows as slices."""
+    """Return the slices that cover ascending indices, one for each run of neighbours."""
     found: list[slice] = []
     for row in rows.tolist():
         if found and found[-1].stop == row:

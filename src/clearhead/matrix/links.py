@@ -44,12 +44,12 @@ class Link(NamedTuple):
 
     @property
     def distance(self) -> int:
-        """The distance of the two, in tokens."""
+        """The distance between query and key, in tokens."""
         return abs(self.query - self.key)
 
 
 class TellingLink(NamedTuple):
-    """A link of a head, and how far it stands out.
+    """A link of a head, with how much it differs from other links.
 
     Attributes:
         contrast: its weight less the median weight on that key, of all other queries that see it; 0 to 1.
@@ -70,7 +70,7 @@ class TellingLink(NamedTuple):
 def telling_links(
     weights: Tensor, allowed: Tensor, visible: Tensor | None = None
 ) -> list[TellingLink | None]:
-    """Return for each head the link that stands out most; None where there is none.
+    """Return for each head its most distinctive link; None for a head without one.
 
     A key that everybody looks at tells nothing of one query, so that from each weight the median of
     its key is taken; and no weight counts that is the even share of its query, unless it is strong.
@@ -137,7 +137,7 @@ def telling_links(
 def telling_of_top(
     keys: Tensor, weights: Tensor, query_words: Tensor, key_words: Tensor
 ) -> list[TellingLink | None]:
-    """Return for each head of a long text the link that stands out most, from its strongest links.
+    """Return for each head of a long text the most distinctive of its strongest links.
 
     The score is that of the head: the mean over its queries of the largest contrast · log2(distance). The first-token
     sink has no contrast, and the token before has no distance.
@@ -256,6 +256,6 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
 
 
 def _link(weights: Tensor, place: int) -> Link:
-    """Return the link at a flat position in the weights of one head."""
+    """Return the link at a flat index into the weights of one head, (query_len, kv_len)."""
     query, key = divmod(place, weights.shape[-1])
     return Link(0, query, key, float(weights[query, key]))

@@ -51,9 +51,9 @@ class FileOptions(PageOptions, total=False):
 
 @with_hints
 class AttentionMatrix(WeightStatistics):
-    """The attention weights of every query over every key, worked out where somebody looks.
+    """The attention weights of every query over every key, computed only where they are read.
 
-    Nothing of size query_len × kv_len is computed or stored until a part is asked for, and then
+    Nothing of size query_len × kv_len is computed or stored until a part is read, and then
     only that part. Weights are those before dropout.
 
     Args:
@@ -120,7 +120,7 @@ class AttentionMatrix(WeightStatistics):
 
     @classmethod
     def _of(cls, problem: Problem, value: Tensor | None = None) -> "AttentionMatrix":
-        """The matrix of a problem that has been validated."""
+        """Return the matrix of a validated problem, without checks."""
         matrix = cls.__new__(cls)
         super(AttentionMatrix, matrix).__init__(problem, value)
         return matrix
@@ -178,7 +178,7 @@ class AttentionMatrix(WeightStatistics):
 
         Args:
             query_index: ints of shape (pairs,), or (batch, pairs) for other pairs in each sample.
-            key_index: likewise; the two broadcast against each other.
+            key_index: indices of keys, in the same form; the two broadcast against each other.
 
         Returns:
             (batch, num_heads, pairs), without the last axis for two single ints.
@@ -251,7 +251,7 @@ class AttentionMatrix(WeightStatistics):
 
     @property
     def mT(self) -> Transposed:  # noqa: N802 (as of a tensor)
-        """The transposed matrix, for products: `A.mT @ x` is what the keys get of x."""
+        """The transposed matrix: `A.mT @ x` sums the rows of x over the queries, for each key."""
         return Transposed(self.problem)
 
     @with_hints
@@ -352,9 +352,9 @@ class AttentionMatrix(WeightStatistics):
 def matrix_of(
     problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
 ) -> AttentionMatrix:
-    """Return the attention matrix of a validated problem, of four dimensions.
+    """Return the attention matrix of a validated problem of four dimensions.
 
-    It has no value, unless that is given, and no ids of its keys.
+    Value and token ids are None unless they are given.
     """
     matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
     matrix._tokens = tokens

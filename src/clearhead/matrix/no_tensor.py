@@ -13,7 +13,7 @@ class NoTensor(Answering):
     """Something that is indexed as a tensor is, and that nothing may take for one: it would all be computed."""
 
     def _ways(self, name: str = "") -> str:
-        """The ways to a tensor, and to this method of it."""
+        """Return advice on how to get a tensor, and on how to call `name` on it."""
         axes = len(cast(Any, self).shape)
         part = f"A[{', '.join([':'] * (axes - 2) + ['0', ':'])}]"
         return (

@@ -1,4 +1,4 @@
-"""The norms of weighted values: what a query takes from a key, and not only how much it looks at it."""
+"""The norms of weighted values: how much a query receives from a key, and not only how much it attends to it."""
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Norms(NoTensor, Drawn):
-    """weights[i, j] · ‖value_j · W‖ of each query i and key j, worked out where somebody looks.
+    """weights[i, j] · ‖value_j · W‖ of each query i and key j, computed only where it is read.
 
     A weight alone says little of a key whose value is short: what is added to the output is their product
     (Kobayashi et al., 2020, https://arxiv.org/abs/2004.10102). W is the part of the output projection that
@@ -60,7 +60,7 @@ class Norms(NoTensor, Drawn):
 
     @property
     def shape(self) -> torch.Size:
-        """(batch, num_heads, query_len, kv_len), with as many dimensions as the query."""
+        """The shape of the norms, (batch, num_heads, query_len, kv_len), without the axes that the query lacks."""
         return self.matrix.shape
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
@@ -107,7 +107,7 @@ class Norms(NoTensor, Drawn):
         return _times(weights, problem.restore((found[..., 0] if single else found).contiguous()))
 
     def total(self) -> Tensor:
-        """The sum over the keys of each query: (batch, num_heads, query_len), in O(tokens) memory."""
+        """Return the sum over the keys of each query, (batch, num_heads, query_len), in O(tokens) memory."""
         problem = self.matrix.problem
         # In 16 bits a sum would lose its digits, and a large one overflow.
         query, key = stages.upcast(problem.query), stages.upcast(problem.key)
@@ -117,9 +117,9 @@ class Norms(NoTensor, Drawn):
             return (wide @ self.of_values[..., None])[..., 0]
 
     def received(self) -> Tensor:
-        """The sum over the queries of each key: (batch, num_heads, kv_len), in O(tokens) memory.
+        """Return the sum over the queries of each key, (batch, num_heads, kv_len), in O(tokens) memory.
 
-        Of each query head by itself, since heads that share a value have an output projection each.
+        Query heads are separate, because heads that share a value have their own output projections.
         """
         ones = self.of_values.new_ones(self.shape[-2])
         return _times(self.matrix.mT @ ones, self.of_values)
@@ -142,7 +142,7 @@ class Norms(NoTensor, Drawn):
     def pool(self, rows: int, columns: int) -> Tensor:
         """Return a small map: sums over rectangles of queries × keys, (batch, num_heads, rows, columns).
 
-        Rectangles are those of `AttentionMatrix.pool`.
+        The rectangles are those of `AttentionMatrix.pool`.
         """
         problem = self.matrix.posed
         check_bins(rows, columns, problem.query_len, problem.kv_len)
@@ -172,12 +172,12 @@ class Norms(NoTensor, Drawn):
         return type(self.matrix)._of(shares, self.matrix._value)
 
     def _four(self) -> Tensor:
-        """The norms, (batch, num_heads, 1, kv_len)."""
+        """Return the norm of each projected value, (batch, num_heads, 1, kv_len)."""
         problem = self.matrix.posed
         return self.of_values.reshape(problem.batch, problem.num_heads, 1, problem.kv_len)
 
     def _sweep(self, reduction: Largest | Pooled) -> None:
-        """Compute a reduction over weights × norms."""
+        """Compute a reduction over weights × norms; the reduction then holds the result."""
         problem = self.matrix.posed
         sweep(problem, [_OfNorms(problem, self._four()[:, :, 0].detach(), reduction)])
 
@@ -188,7 +188,7 @@ class Norms(NoTensor, Drawn):
 
 
 class _OfNorms(Reduction):
-    """A reduction of norms in the place of weights."""
+    """A reduction over norms instead of weights."""
 
     reads = frozenset({"scores", "weights"})
     destroys = frozenset({"weights"})
@@ -208,7 +208,7 @@ class _OfNorms(Reduction):
 
 
 def _times(weights: Tensor, norms: Tensor) -> Tensor:
-    """Weights times norms; a weight of 0 takes nothing, whatever number the norm is."""
+    """Return weights × norms; 0 where the weight is 0, even if the norm is NaN or infinite."""
     if not is_transformed(norms) and stages.all_finite(norms):
         return weights * norms
     return torch.where(weights == 0, 0.0, weights * norms)

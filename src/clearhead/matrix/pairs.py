@@ -78,7 +78,7 @@ def stages_of_pair(problem: Problem, sample: int, head: int, query: int, key: in
 
 
 def of_head(tensor: Tensor | None, sample: int, head: int) -> Tensor | None:
-    """The sample and the head of a tensor that may have one for all of either."""
+    """Return the part of a tensor (batch or 1, heads or 1, …) for one sample and head; None if the tensor is None."""
     if tensor is None:
         return None
     return tensor[min(sample, len(tensor) - 1), min(head, tensor.shape[1] - 1)]

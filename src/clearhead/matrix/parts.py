@@ -1,4 +1,4 @@
-"""Parts of the weights, worked out from query and key: a rectangle, or chosen pairs."""
+"""Parts of the weights, computed from query and key: a rectangle, or chosen pairs."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import runs, take
 
 PORTION = 1 << 21
-"""The number of weights that are worked on at a time."""
+"""Chunk size in weights."""
 
 
 class Rectangle(NamedTuple):
@@ -32,12 +32,12 @@ class Rectangle(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(samples, heads, rows, columns)."""
+        """The number of samples, heads, rows and columns."""
         return tuple(map(len, self))
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
-    """Refuse a part that would not fit in memory.
+    """Raise TooLargeError if a part would not fit into memory.
 
     Raises:
         TooLargeError: code `matrix.too-large`.
@@ -56,7 +56,7 @@ def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device, in bytes, as far as the system tells."""
+    """Return the number of free bytes of memory on a device; for CPUs the physical memory if that is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -84,13 +84,13 @@ def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
 
 
 def is_one_portion(problem: Problem, part: Rectangle) -> bool:
-    """Return True if the queries of a part are worked on at once with every key."""
+    """Return True if all queries of a part are computed in one chunk, against every key."""
     return len(part.rows) <= _portion(problem, part, problem.kv_len)
 
 
 def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
-    """The weights of a part, from its own scores and the logsumexp, (samples, heads, query_len)."""
-    # A bias may be worked out for all keys between the first and the last.
+    """Return the weights of a part, computed from its scores and the logsumexp (samples, heads, query_len)."""
+    # A bias may be computed for all keys between the first and the last.
     wide = len(part.columns) if problem.bias is None else problem.kv_len
     found = []
     for some in part.rows.split(_portion(problem, part, wide)):
@@ -100,7 +100,7 @@ def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
 
 
 def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
-    """The weights of a part, from the scores of its queries with every key."""
+    """Return the weights of a part, computed by a softmax of its queries over every key."""
     every = torch.arange(problem.kv_len, device=problem.device)
     sinks = None if problem.sinks is None else problem.sinks[part.heads]
     found = []
@@ -112,7 +112,7 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
     """Return the chunk size in queries for `keys` keys."""
-    # Masks and biases are worked out for all of their samples and heads.
+    # Masks and biases are computed for all of their samples and heads.
     wide = max(len(part.samples) * len(part.heads), 1)
     if problem.mask is not None:
         wide = max(wide, math.prod(problem.mask.leading))
@@ -124,7 +124,7 @@ def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
 def masked_scores(
     problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
 ) -> Tensor:
-    """The masked scores of a rectangle, (samples, heads, rows, columns)."""
+    """Return the masked scores of a rectangle, (samples, heads, rows, columns)."""
     group = problem.num_heads // problem.num_kv_heads
     query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
     key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
@@ -146,7 +146,7 @@ def masked_scores(
 def _bias(
     problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
 ) -> Tensor | None:
-    """The bias of a rectangle, which is made for runs of queries and of keys."""
+    """Return the bias of a rectangle, (samples, heads, rows, columns) or broadcastable; None without a bias."""
     if problem.bias is None:
         return None
     first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
@@ -163,7 +163,7 @@ def _bias(
 
 
 def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
-    """Weights of a rectangle from its scores and the logsumexp of its queries."""
+    """Return the weights of a rectangle, from its masked scores and the logsumexp of its queries."""
     if problem.sinks is not None:
         sinks = stages.upcast(problem.sinks)[heads]
         total = torch.logaddexp(total, sinks[:, None].expand_as(total))
@@ -176,7 +176,7 @@ def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor)
 
 
 def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
-    """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
+    """Return the weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs) and the logsumexp."""
     portion = max(1, PORTION // max(1, problem.query[:, :, :1].numel()))
     found = [
         _pairs(problem, some, others, total)
@@ -188,7 +188,7 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
 
 
 def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
-    """Return the weights of pairs of queries and keys, computed pair by pair."""
+    """Return the weights of pairs as `pairs` does, computed pair by pair."""
     query = stages.upcast(_rows(problem.query, queries))
     key = stages.upcast(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.
@@ -221,7 +221,7 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """The rows of (batch, heads, len, dim) at (batch or 1, pairs): (batch, heads, pairs, dim)."""
+    """Return the rows of (batch, heads, len, dim) at indices (batch or 1, pairs): (batch, heads, pairs, dim)."""
     if index.shape[0] == 1:
         places = index[0]
         steps = places.diff()
@@ -237,9 +237,9 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
-    """Return the pairs of some queries that neither the mask nor a bias of −∞ hides; None for all.
+    """Return which pairs of some queries neither the mask nor a bias of −∞ hides; None if nothing can hide.
 
-    They are bool, (batch or 1, num_heads or 1, queries, kv_len).
+    It is bool, (batch or 1, num_heads or 1, queries, kv_len).
     """
     visible = problem.visible(queries)
     if problem.bias is None or not problem.bias.may_hide:
@@ -251,7 +251,7 @@ def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
 
 
 def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
-    """The problem of some query heads only, from 0 on, with the key heads and the values that they use."""
+    """Return the problem restricted to some query heads, with the key heads and values that they use."""
     picked = torch.tensor(heads, dtype=torch.int64, device=problem.device)
     of_keys = key_heads(picked, problem.num_heads // problem.num_kv_heads)
     key = problem.key[:, of_keys]
@@ -288,7 +288,7 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:
-    """(batch, num_heads, query_len, kv_len) with 1 for each size that came about by broadcasting."""
+    """Return a tensor (batch, num_heads, query_len, kv_len) with size 1 in each leading axis of stride 0."""
     for axis in range(3):
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)

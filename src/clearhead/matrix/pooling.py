@@ -10,7 +10,7 @@ from clearhead.matrix.indexing import bins
 from clearhead.matrix.parts import visible_pairs
 
 PORTION = 1 << 21
-"""The pairs of a mask that are materialised at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:
@@ -75,7 +75,7 @@ def row_means(pooled: Tensor, query_len: int) -> Tensor:
 
 
 def row_shares(pooled: Tensor) -> Tensor:
-    """Divide sums over rectangles by those of their rows: a row that gives anything gives 1 in all.
+    """Return sums over rectangles divided by the sums of their rows, so that each nonzero row sums to 1.
 
     Example:
         >>> row_shares(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
@@ -88,7 +88,7 @@ def row_shares(pooled: Tensor) -> Tensor:
 def hidden_cells(
     problem: Problem, sample: int, heads: list[int], rows: int, columns: int
 ) -> Tensor | None:
-    """The fully hidden cells, bool, (heads or 1, rows, columns); None if there are none."""
+    """Return the cells that are fully hidden, bool, (heads or 1, rows, columns); None if nothing can hide."""
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
     if (mask is None and not hides) or not problem.query_len * problem.kv_len:
@@ -118,7 +118,7 @@ def hidden_cells(
 
 
 def _entered(start: Tensor, stop: Tensor, row_of: Tensor, column_of: Tensor) -> Tensor:
-    """The cells, bool, that some run of keys, [start, stop) for each query, enters."""
+    """Return the cells, bool, that contain a visible key, from the runs [start, stop) of each query."""
     rows, columns = int(row_of[-1]) + 1, int(column_of[-1]) + 1
     query, piece = (stop > start).nonzero(as_tuple=True)
     steps = torch.zeros(rows * (columns + 1), dtype=torch.int64, device=start.device)

@@ -10,14 +10,14 @@ from clearhead.masks.causal import Causal
 from clearhead.matrix.parts import visible_pairs
 
 PORTION = 1 << 21
-"""Pairs of a mask that are read at a time."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 def real_queries(problem: Problem) -> Tensor | None:
-    """The queries that are no padding, (batch, query_len), bool; None for all.
+    """Return the queries that are not padding, bool, (batch, query_len); None if all are real or it is not known.
 
-    In self-attention the queries are the last of the tokens that the keys are, and a key that no query may
-    see is padding. In cross-attention the padding of the keys says nothing of the queries.
+    In self-attention the queries are the last of the tokens that the keys are, and a key that no query may see is
+    padding. In cross-attention padded keys say nothing about the queries.
     """
     if problem.cross or problem.real_queries is not None:
         return problem.real_queries
@@ -25,9 +25,9 @@ def real_queries(problem: Problem) -> Tensor | None:
 
 
 def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
-    """Return the queries of self-attention whose own key some query may see, bool.
+    """Return which queries of self-attention have a key that some query sees, bool; None if all or not known.
 
-    The `appended` keys at the end are those of no token.
+    The last `appended` keys belong to no token.
     """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide
@@ -60,9 +60,9 @@ def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
 
 
 def _has_room(problem: Problem, seen: Tensor) -> bool:
-    """Return True where the last key, which no query sees, may be room after the last token.
+    """Return True if the last key, which no query sees, may be an unused slot after the last token.
 
-    There each query sees one key more than the one before; padding of every sample differs.
+    Then each query sees one key more than the query before; padding would differ between samples.
     """
     if not bool(seen.any()):
         return False

@@ -45,17 +45,17 @@ class Reduction(ABC):
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk; every weight comes by once."""
+        """Add a chunk of the weights; each weight is passed exactly once."""
 
     def share(self, sharding: Sharding) -> None:
-        """Sum with the other ranks what is a sum over their queries as well: here, nothing is."""
+        """Sum the result over the ranks where it is a sum over their queries; by default do nothing."""
         return
 
 
 def in_order(reductions: Iterable[R]) -> list[R]:
-    """Return reductions in order: those that provide a statistic first, those that destroy a tensor last.
+    """Return the reductions sorted: those that provide a statistic first, those that overwrite a tensor last.
 
-    At the end come those that take the memory of a tensor and read nothing in it.
+    Those that overwrite a tensor without reading it come at the very end.
     """
 
     def place(each: R) -> tuple[int, bool]:
@@ -65,10 +65,9 @@ def in_order(reductions: Iterable[R]) -> list[R]:
 
 
 def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
-    """Hand a chunk to reductions in order.
+    """Pass a chunk to the reductions, in the order given.
 
-    Where a later one still reads what one destroys, as two that destroy the same do, the earlier
-    gets a copy.
+    A reduction that overwrites a tensor of the chunk gets a copy if a later one reads that tensor.
     """
     for place, reduction in enumerate(reductions):
         saved = {
@@ -98,14 +97,14 @@ class PerQuery(Reduction):
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Store the numbers of a chunk's queries in the result."""
         rows = chunk.extent.rows_of(self.result)
         numbers = self.of(chunk).view(rows.shape)
         rows.copy_(numbers if chunk.block is None else self.together(rows, numbers))
 
     @abstractmethod
     def of(self, chunk: Chunk) -> Tensor:
-        """The numbers of the queries of a chunk, (heads, queries)."""
+        """Return one number for each query of a chunk, (heads, queries)."""
 
 
 class LogSumExp(PerQuery):
@@ -115,7 +114,7 @@ class LogSumExp(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the logsumexp of each query of a chunk, (heads, queries)."""
         return chunk.logsumexp
 
 
@@ -126,7 +125,7 @@ class Maximum(PerQuery):
     together = staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the largest weight of each query of a chunk, (heads, queries)."""
         return chunk.maximum
 
 
@@ -137,7 +136,7 @@ class MaxScore(PerQuery):
     of_nothing, together = -math.inf, staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the largest masked score of each query of a chunk, (heads, queries)."""
         if not chunk.scores.shape[-1]:
             return chunk.scores.new_full(chunk.scores.shape[:-1], -torch.inf)
         best = chunk.best_score
@@ -156,7 +155,7 @@ class Entropy(PerQuery):
     destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the entropy of each query of a chunk, (heads, queries), in nats."""
         if not chunk.scores.shape[-1]:
             return chunk.total
         # In the place of the scores: fresh memory takes as long as all of the arithmetic.
@@ -178,7 +177,7 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the numbers of the queries of a chunk, (heads, queries)."""
+        """Return the weight of each query on its chosen key, (heads, queries); 0 if the key is not in the chunk."""
         keys, there = chunk.find(self.keys)
         width = chunk.weights.shape[-1]
         if not width:
@@ -201,7 +200,7 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add the weight that the queries of a chunk put on each set of keys."""
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
         self.result[chunk.place] += chunk.times(member)
 
@@ -229,11 +228,11 @@ class Largest(Reduction):
 
     @property
     def result(self) -> TopK:
-        """The result, in the shape and dtype that the class says."""
+        """The k largest weights of each query with their keys, in the shape and dtype that the class names."""
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Merge the largest weights of a chunk into the result."""
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -281,11 +280,11 @@ class Pooled(Reduction):
 
     @property
     def result(self) -> Tensor:
-        """The result, in the shape and dtype that the class says."""
+        """The pooled maps, in the shape and dtype that the class names."""
         return self.sums.to(self.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add the weights of a chunk to their cells."""
         rows = self.row_bins[chunk.queries]
         first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -305,7 +304,7 @@ class Pooled(Reduction):
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result with that of the other ranks, or bring it to its dtype."""
+        """Sum the maps over the ranks."""
         self.sums = sharding.sum(self.sums, "pooled maps")
 
 
@@ -323,7 +322,7 @@ class Received(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add the weight that each key receives from the queries of a chunk."""
         sums, result = chunk.column_sums, self.result[chunk.sample, chunk.kv_heads]
         grouped = sums.unflatten(0, (result.shape[0], chunk.tiles, -1)).sum(dim=2)
         columns = chunk.columns
@@ -364,7 +363,7 @@ class Context(Reduction):
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk."""
+        """Add weights · values of a chunk."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         into, (heads, queries, keys) = chunk.extent.rows_of(self.result), chunk.weights.shape

@@ -23,7 +23,7 @@ RECENT = 8
 """Earlier occurrences of a token that count, from the last one back."""
 
 PORTION = 1 << 22
-"""Pairs of a mask that are read at a time, where it must be read as a tensor."""
+"""Chunk size in pairs, for a mask that is read as a tensor."""
 
 
 @with_hints
@@ -78,7 +78,7 @@ def roles(
 
 
 def _measured(means: "_Means", ids: Tensor | None) -> Roles:
-    """Return the scores of each role and the number of queries that they are means of."""
+    """Return the score of each role, and the number of queries that each score is a mean of."""
     with torch.no_grad():
         scores: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
@@ -172,7 +172,7 @@ def summary_with_roles(
 
 
 def _ids(given: object, problem: Problem) -> Tensor:
-    """The ids as (batch or 1, kv_len)."""
+    """Return token ids as a tensor (batch or 1, kv_len), or raise ShapeError if they do not fit the problem."""
     tokens = check_ids(given)
     if problem.query_len > problem.kv_len or problem.cross:
         raise ShapeError(
@@ -223,7 +223,7 @@ class _Means:
         self.position = position + (matrix.kv_len - matrix.query_len)
 
     def measures(self, ids: Tensor | None) -> dict[str, Callable[[], Tensor]]:
-        """Return what measures each role; with the ids of the keys also those that need them."""
+        """Return a function for each role that computes it; induction and duplicate only if `ids` is given."""
         earlier = [] if ids is None else _earlier(ids, self.matrix.query_len)
         first = self.first.expand(-1, self.matrix.query_len)
         # A summary has the weight on key 0, which is a padded text's first token in no row or in some.
@@ -245,9 +245,9 @@ class _Means:
         return self._mean(summary._statistic(name), seen.long())
 
     def on_keys(self, keys: Sequence[Tensor], *, behind: int = 0) -> Tensor:
-        """Return the mean weight on keys, (batch or 1, query_len) each, out of range for none.
+        """Return each head's mean weight on some keys; each tensor is (batch or 1, query_len), out of range for no key.
 
-        With `behind`, on the keys that many places later, for a query that sees both.
+        With `behind`, the target is that number of tokens after the key, for queries that see both.
         """
         problem = self.matrix.problem
         weight = torch.zeros(
@@ -263,7 +263,7 @@ class _Means:
         return self._mean(weight, hits)
 
     def evenness(self) -> Tensor:
-        """The mean of entropy / ln(number of visible keys), over queries that see two or more."""
+        """Return the mean of entropy / ln(number of visible keys), (batch, num_heads), over queries with 2 or more."""
         matrix, sinks = self.matrix, self.matrix.problem.sinks
         entropy = matrix._statistic("entropy")
         if sinks is not None:
@@ -275,9 +275,9 @@ class _Means:
         return self._mean(entropy / most, torch.ones_like(self.visible))
 
     def _mean(self, values: Tensor, hits: Tensor) -> Tensor:
-        """Return the mean of each head over the queries that have the choice; 0 if none has.
+        """Return the mean of each head over the queries that have a target, (batch, num_heads); 0 if none has.
 
-        A query sees `hits` targets. The mean is clamped to 0 to 1, because of rounding.
+        `hits` is the number of targets that a query sees. The mean is clamped to [0, 1], because of rounding.
         """
         choice = self.counts[:, None] & (hits > 0) & (hits < self.visible)
         choice = choice.expand(values.shape)
@@ -312,9 +312,10 @@ def _visible_keys(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return the same from the mask as a tensor, some queries at a time.
+    """Return the number of visible keys and the first one, from the mask as a tensor, in chunks of queries.
 
-    The first key is that of each query in any head, (batch or 1, query_len).
+    The number is (batch or 1, num_heads or 1, query_len). The first key is that of each query in any head, (batch
+    or 1, query_len).
     """
     numbers, firsts = [], []
     hides = problem.bias is not None and problem.bias.may_hide
@@ -331,9 +332,9 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
-    """Return earlier occurrences of the token of each query, from the last one back; −1 for none.
+    """Return the earlier positions of each query's token, last one first; −1 where there is none.
 
-    Each is (batch or 1, query_len).
+    Each tensor is (batch or 1, query_len).
     """
     order = ids.argsort(dim=1, stable=True)
     in_order = ids.gather(1, order)
@@ -376,7 +377,7 @@ def _weights_on(
 
 
 def _sees(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
-    """Return which queries see their key, (batch or 1, num_heads or 1, pairs), for pairs (batch or 1, pairs)."""
+    """Return which queries see their key, bool, (batch or 1, num_heads or 1, pairs), for (batch or 1, pairs)."""
     at_query, at_key = queries[:, None, None], keys[:, None, None]
     extent = problem.extent
     visible = torch.ones_like(at_query, dtype=torch.bool)

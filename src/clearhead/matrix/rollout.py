@@ -95,7 +95,7 @@ def rollout(
 
 
 def _checked(matrices: object) -> list[AttentionMatrix]:
-    """Return the matrices of the layers as a list, or raise an error."""
+    """Return the matrices of the layers as a list; raise unless they are square and of equal shape and dtype."""
     if not isinstance(matrices, Sequence) or not all(
         isinstance(each, AttentionMatrix) for each in matrices
     ):

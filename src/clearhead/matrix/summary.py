@@ -36,7 +36,7 @@ class TopK(NamedTuple):
 
     Attributes:
         weights: (batch, num_heads, query_len, k).
-        keys: which keys have them, int64, likewise; −1 where the weight is 0.
+        keys: the keys that have them, int64, of the same shape; −1 where the weight is 0.
 
     Example:
         >>> import torch, clearhead as ch
@@ -76,7 +76,7 @@ class Summary:
         entropy: −Σ weight · ln weight, (batch, num_heads, query_len), nats.
         max: the largest weight, (batch, num_heads, query_len).
         max_score: the largest score, as the softmax gets it, (batch, num_heads, query_len).
-        distance: Σ weight · |query position − key position|, (batch, num_heads, query_len), tokens.
+        distance: Σ weight · `|query position − key position|`, (batch, num_heads, query_len), tokens.
         first: the weight on the first key, (batch, num_heads, query_len).
         previous: the weight on the token before, (batch, num_heads, query_len); 0 where none is.
         received: the weight that each key gets from all queries, summed over the query heads that
@@ -120,7 +120,7 @@ class Summary:
 
     @property
     def ndim(self) -> int:
-        """The dimensions of the matrix that it summarises, 2 to 4."""
+        """The number of dimensions of the matrix that it summarises, 2 to 4."""
         return self.entropy.ndim + 1
 
     @property
@@ -149,7 +149,7 @@ class Summary:
         return self.received.shape[-1]
 
     def _statistic(self, name: str) -> Tensor:
-        """Return a field with axes of batch and heads.
+        """Return a field by its name, with axes of batch and heads.
 
         It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
@@ -258,7 +258,7 @@ class Summary:
 
 
 def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
+    """Return a copy of a dataclass or TopK with `change` applied to every tensor in it, also in nested fields."""
     if isinstance(kept, Tensor):
         return change(kept)
     if isinstance(kept, TopK):

@@ -1,4 +1,4 @@
-"""One pass over the weights, some queries at a time, for all sums and maxima over rows or columns.
+"""One pass over the weights in chunks of queries, for all sums and maxima over rows or columns.
 
 The scores of a chunk of queries and a few heads are made in one buffer and their softmax in
 another, and every statistic that was asked for takes what it needs while both are near. Nothing of
@@ -76,9 +76,9 @@ def sweep(
 def _sweep_rounds(
     problem: Problem, rounds: Rounds, reductions: Sequence[Reduction], progress: Progress | None
 ) -> None:
-    """Sweep over the keys of one rank after another.
+    """Update every reduction with the weights over the keys of all ranks, one rank after another.
 
-    Each weight is its share of its block, times the share of the block, by the logsumexp of all.
+    A weight is its share of its block, times the share of the block, which the logsumexp over all keys gives.
     """
     whole = rounds.logsumexp()
     if problem.sinks is not None:
@@ -106,7 +106,10 @@ def _sweep(
     some: KeyBlock | None = None,
     whole: Tensor | None = None,
 ) -> None:
-    """Sweep over all keys, or over some of a whole that has the logsumexp `whole`."""
+    """Update every reduction with the weights over all keys, or over the keys of a block.
+
+    `whole` is then the logsumexp over all keys.
+    """
     if not problem.query.shape[:3].numel():
         return
     count = _threads(problem, reductions)
@@ -171,7 +174,7 @@ def _sweep(
 
 
 def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
-    """The threads of our own that share the heads; 1 where PyTorch's share each operation."""
+    """Return the number of our own threads that share the heads; 1 if PyTorch's threads share each operation."""
     pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     if pairs < WORTH_THREADS or not is_plain(problem.query) or not problem.query.is_cpu:
         return 1
@@ -191,7 +194,7 @@ def _most_seen(problem: Problem, spans: Spans | None) -> int:
 
 
 def _sizes(problem: Problem, count: int, seen: int) -> tuple[int, int]:
-    """Return the number of key heads and of queries of a chunk, which see `seen` keys, for `count` threads."""
+    """Return the chunk size in key heads and in queries, which see `seen` keys, for `count` threads."""
     group = problem.num_heads // problem.num_kv_heads
     rows = max(LEAST_ROWS, _buffer(problem) // max(1, seen))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
@@ -222,7 +225,7 @@ def _is_ordinary(problem: Problem) -> bool:
 
 
 def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
-    """The same for a bias, of tokens up to so far apart."""
+    """Return True if a bias is finite or −∞, and small, for tokens up to `farthest` apart."""
     if isinstance(bias, SumOfBiases):
         return all(_is_ordinary_bias(each, farthest) for each in (bias.left, bias.right))
     if isinstance(bias, Alibi):
@@ -234,7 +237,7 @@ def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
 
 
 def _magnitude(tensor: Tensor) -> float:
-    """The largest absolute value; NaN if there is one, 0 for nothing."""
+    """Return the largest absolute value of a tensor; NaN if it has a NaN, 0 if it is empty."""
     if not tensor.numel():
         return 0.0
     if tensor.ndim == 4 and not tensor.is_contiguous():
@@ -244,7 +247,7 @@ def _magnitude(tensor: Tensor) -> float:
 
 
 class _Buffers:
-    """Makes chunks of ordinary numbers, each in the place of the one before."""
+    """Computes chunks of finite weights, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem) -> None:
         like = stages.upcast(problem.query[:0])
@@ -314,7 +317,7 @@ def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scor
 def _by_the_stages(
     problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
 ) -> Chunk:
-    """A chunk of numbers that may be NaN, infinite or very large, by the definition itself."""
+    """Return a chunk computed by `stages`, for inputs that may be NaN, infinite or very large."""
     group = problem.num_heads // problem.num_kv_heads
     heads = slice(kv_heads.start * group, kv_heads.stop * group)
     query = problem.query[sample, heads, part.queries]
@@ -341,6 +344,6 @@ def _by_the_stages(
 
 
 def _of_sample(tensor: Tensor, sample: int, heads: slice) -> Tensor:
-    """A sample and some heads of a tensor that may have one for all of either."""
+    """Return one sample and a slice of heads from a tensor (batch or 1, heads or 1, …)."""
     tensor = tensor[sample if tensor.shape[0] > 1 else 0]
     return tensor[heads] if tensor.shape[0] > 1 else tensor

@@ -1,4 +1,4 @@
-"""Parts of a head's map, worked out exactly from query and key, as one zooms.
+"""Parts of a head's map, computed exactly from query and key, as one zooms.
 
 Given the logsumexp of its queries, a rectangle of weights costs its own dot products and nothing else.
 """
@@ -20,7 +20,7 @@ EXACT_PAIRS = 40_000_000
 """Number of pairs of width 64 up to which a tile is computed from query and key: about 0.15 s on two cores."""
 
 CHUNK = 1 << 20
-"""The weights of a tile that are materialised at a time."""
+"""Chunk size in weights of a tile."""
 
 MOST_QUERIES = 256
 """Queries of a chunk, unless its keys are so few that it would be small."""
@@ -37,7 +37,7 @@ class MapTile(NamedTuple):
             one key that is the weight.
         hidden: (rows, columns), bool: cells in which no query may see a key.
         rows: the first query of each row; only the last row may be cut short by the end.
-        columns: the first key of each column, likewise.
+        columns: the first key of each column.
 
     Example:
         >>> MapTile(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), range(0, 8, 4), range(3))
@@ -82,7 +82,7 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
 def exact_tile(
     problem: Problem, total: Tensor, sample: int, head: int, rows: range, columns: range
 ) -> MapTile:
-    """A tile worked out from query and key.
+    """Return a tile of the map, computed from query and key.
 
     Args:
         problem: what attends to what.
@@ -109,7 +109,7 @@ def exact_tile(
 
 
 class _Rectangle:
-    """The weights of some keys, some queries at a time."""
+    """The weights of some keys, computed in chunks of queries."""
 
     def __init__(
         self, problem: Problem, total: Tensor, sample: int, head: int, columns: range
@@ -145,7 +145,7 @@ class _Rectangle:
             seen[cells] |= block_sums(shown.to(torch.int32), rows.step) > 0
 
     def _chunk(self, some: slice) -> tuple[Tensor, int, Tensor]:
-        """The weights, where their keys begin, and (queries, columns): what has a visible pair."""
+        """Return the weights of the queries in `some`, the column of their first key, and the visible cells."""
         problem, keys, hidden, pairs = self.problem, self.keys, [], None
         if self.runs is not None:
             start, stop = (each[some] for each in self.runs)
@@ -190,7 +190,7 @@ def _ends(cells: range) -> tuple[int, int]:
 
 
 def _slices(rows: range, width: int) -> Iterator[slice]:
-    """Neighbouring queries, as many as make a chunk: of whole rows, or of one row each."""
+    """Yield slices of neighbouring queries that fit a chunk, each of whole rows of cells or within one row."""
     width = max(1, width)
     most = max(1, min(max(MOST_QUERIES, SMALL // width), CHUNK // width))
     size = most // rows.step * rows.step or most
@@ -201,7 +201,7 @@ def _slices(rows: range, width: int) -> Iterator[slice]:
 
 
 def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
-    """Add (rows, keys), whose first key is `first`, to cells of `step` keys."""
+    """Add (rows, keys), whose first key is number `first`, to cells of `step` keys each, in place."""
     if not rows.numel():
         return
     before, width = first % step, rows.shape[1]
@@ -212,7 +212,7 @@ def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
 
 
 def _shares(sums: Tensor, rows: range) -> Tensor:
-    """Return the sums of each row of cells divided by its number of queries, float32."""
+    """Return the sums of each row of cells divided by the number of its queries, float32."""
     counts = torch.full((len(rows), 1), float(rows.step), dtype=torch.float64, device=sums.device)
     if len(rows):
         counts[-1] = rows.stop - rows[-1]

@@ -36,15 +36,15 @@ class Totals(Drawn):
     totals of parts of a data set merge to those of the whole.
 
     Attributes:
-        queries: how many queries that is.
+        queries: the number of these queries.
         entropy: float64, (num_heads,), nats.
-        distance: likewise, tokens; None in cross-attention.
+        distance: the same average, tokens; None in cross-attention.
         max: the largest weight of a query, the mean.
         max_score: the largest score of any query; −∞ where none sees anything.
         roles: how far each head fills each role; each is the mean over the queries that have the
             choice.
         heads: the number of each head in its layer, where these are some only; None for all.
-        context: what a head hands on, z = weights · values, the mean, float64, (num_heads, value_head_dim), as
+        context: the context of a head, z = weights · values, the mean, float64, (num_heads, value_head_dim), as
             `ablate(mean=)` takes it; None where it was not kept, `watch(…, contexts=True)`.
 
     Example:
@@ -110,7 +110,7 @@ class Totals(Drawn):
         )
 
     def averages(self) -> HeadAverages:
-        """The same as `head_averages` has it of summaries."""
+        """Return the averages of each head over all queries, as `head_averages` does for summaries."""
         known = {name: getattr(self.roles, name) for name in self.roles.measured}
         leading = replace(self.roles, counts=None).names()
         assert isinstance(leading, list)

@@ -1,4 +1,4 @@
-"""Products with the transposed matrix of attention weights: what every key gets of the queries."""
+"""Products with the transposed matrix of attention weights: sums over the queries, for every key."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class Transposed:
-    """The transposed matrix: what every key gets of the queries. It is there for products.
+    """The transposed matrix of weights, for products only.
 
     Example:
         >>> import torch, clearhead as ch
@@ -33,7 +33,7 @@ class Transposed:
 
     @property
     def shape(self) -> torch.Size:
-        """(batch, num_heads, kv_len, query_len), with as many dimensions as the query."""
+        """The shape, (batch, num_heads, kv_len, query_len), without the axes that the query lacks."""
         problem = self.problem
         sizes = (problem.batch, problem.num_heads, problem.kv_len, problem.query_len)
         return torch.Size(sizes[4 - problem.dims :])
@@ -122,7 +122,7 @@ class TransposedSum(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add weightsᵀ · vectors of a chunk."""
+        """Add weightsᵀ · vectors of a chunk to the result."""
         vectors = stages.upcast(self.vectors[chunk.place])
         if chunk.visible is None:
             product = torch.bmm(chunk.weights.mT, vectors)

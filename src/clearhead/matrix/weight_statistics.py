@@ -38,7 +38,7 @@ class WeightStatistics(BaseMatrix):
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
         super().__init__(problem, value)
-        # Computed once. What is handed out of these is a copy, which the caller may write to.
+        # Computed once. Callers get copies, which they may write to.
         self._entropy: Tensor | None = None
 
     def entropy(self) -> Tensor:
@@ -179,12 +179,12 @@ class WeightStatistics(BaseMatrix):
         """The matrix as a small map: weights summed over rectangles of queries × keys.
 
         The queries fall into as many bins as there are rows, in order and as equal as can be, and
-        the keys likewise. The sum of the map is that of the weights: query_len for the whole
+        and keys in the same way. The sum of the map is that of the weights: query_len for the whole
         matrix, if every query sees something and there are no sinks.
 
         Args:
             rows: bins of queries, 1 to as many as there are queries.
-            columns: bins of keys, likewise.
+            columns: the number of bins of keys.
 
         Returns:
             (batch, num_heads, rows, columns).
@@ -297,7 +297,7 @@ class WeightStatistics(BaseMatrix):
         return self._restore(reduction.result)
 
     def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
-        """The sets that each key is in, and True if it is one set only, as `Mass` takes them."""
+        """Return membership, (batch or 1, kv_len, sets), in the dtype of the weights, and True for a single set."""
         member, single = read_segments(segments, (self.batch, self.kv_len), self.device)
         return member.to(self.dtype), single
 

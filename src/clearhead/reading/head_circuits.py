@@ -99,7 +99,7 @@ class Circuits(NoTensor, Drawn):
 
         Args:
             embedding: (vocabulary, embed_dim), the rows of tokens; None for eigenvalues of OV alone.
-            unembedding: (vocabulary, output_dim), likewise; times the gain of the last norm, if there is one.
+            unembedding: (vocabulary, output_dim), times the gain of the last norm, if there is one.
 
         Raises:
             ArgumentError: code `circuits.embedding`, for one of them without the other.
@@ -126,7 +126,7 @@ class Circuits(NoTensor, Drawn):
         return found.sum(dim=-1).real / found.abs().sum(dim=-1)
 
     def composition(self, other: "Circuits", into: Into, *, distance: int = 0) -> Tensor:
-        """Return how strongly heads of a later layer read what each head here writes, (num_heads, its num_heads).
+        """Return how strongly heads of a later layer read each head's output, (num_heads, its num_heads).
 
         It is ‖A · OV‖ / (‖A‖ · ‖OV‖), with Frobenius norms, where A is what the later head does with its input.
         Heads that have nothing to do with each other score about 1/√embed_dim.
@@ -182,7 +182,7 @@ class Circuits(NoTensor, Drawn):
 def circuits(
     model: nn.Module, layer: str | int | None = None, *, norm: nn.Module | None = None
 ) -> Circuits:
-    """Return the two circuits of each head from its weights: QK, where it attends, and OV, what it writes.
+    """Return the QK and OV circuits of each head, computed from its weights.
 
     They stay factors, as wide as a head, and a projection that several heads share is there once. An attention of
     another library is read as `convert` reads it, in a copy. Source: Elhage et al., 2021,

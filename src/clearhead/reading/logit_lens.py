@@ -25,14 +25,14 @@ from clearhead.watching.watch import watch
 
 
 class LensToken(NamedTuple):
-    """A token that a model would say after a layer.
+    """A likely next token by the residual stream after a layer.
 
     Attributes:
         layer: the path of the module that attended in it.
         sample: which sample.
         query: the position that the logit is made at.
         token: the number of the logit.
-        rank: how many logits are higher.
+        rank: the number of higher logits.
         logit: the logit.
         probability: its share of the softmax.
     """

@@ -82,7 +82,7 @@ def logits_of(
         model: any PyTorch model that `watch` watches, of blocks, a last LayerNorm or RMSNorm, and an unembedding.
         inputs: what it is called with, a mapping of named arguments, a tuple, or one tensor.
         target: the number of the logit, or one for each sample, (batch,).
-        against: of the logit to subtract, likewise; None subtracts nothing.
+        against: the number of the logit to subtract, in the same form; None subtracts nothing.
         query: the position that the logit is made at; None for all of them, each by itself. Pad on the left for −1.
 
     Returns:

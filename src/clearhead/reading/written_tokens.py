@@ -32,7 +32,7 @@ class WrittenToken(NamedTuple):
         sample: which sample.
         query: the position that the logit is made at.
         token: the number of the logit.
-        rank: how many tokens the head raises more.
+        rank: the number of tokens that the head raises more.
         logit: what the head adds to the logit, as in `LogitShare`.
         above: the same, less its mean over all tokens, which changes no probability.
     """
@@ -51,7 +51,7 @@ class Writes(MeasuredRows[WrittenToken]):
     """The tokens that each head raises most and lowers most, strongest first.
 
     Attributes:
-        vocabulary: how many tokens there are.
+        vocabulary: the number of tokens in the vocabulary.
 
     Example:
         >>> from clearhead.reading.written_tokens import Writes, WrittenToken

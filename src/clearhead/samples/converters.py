@@ -1,4 +1,4 @@
-"""The conversion of what a package carries into a folder that transformers reads, with the weights in safetensors."""
+"""Converters from the files in sample packages to folders that transformers loads, with safetensors weights."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The models of the samples with what reads their input."""
+"""The models of the samples, with their tokenizers or processors."""
 
 import os
 import shutil
@@ -171,7 +171,7 @@ def _transformers() -> Any:
 
 
 def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> Path:
-    """The folder next to the package's data that holds the model in safetensors, whole or not at all."""
+    """Return the folder with the model in safetensors, next to the package; convert it first if it is missing."""
     source, target = sample.folder(), sample.weights()
     if target.is_dir():
         return target

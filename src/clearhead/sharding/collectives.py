@@ -34,7 +34,7 @@ def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
 
     Args:
         what: what the other ranks send.
-        tensors: what is handed to the process group, that nothing but the caller holds.
+        tensors: the tensors passed to the process group, which only the caller references.
 
     Raises:
         RankError: code `across.lost`, with the error of the process group.
@@ -56,15 +56,15 @@ def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
 
 
 def _holders(tensors: Sequence[Tensor]) -> list[int]:
-    """The references to each tensor on the CPU, those of Python and those of C++.
+    """Return the number of references to each tensor on the CPU, from Python and C++.
 
-    Those of a loop count as well, so that one count is compared with another of the same loop alone.
+    References of a loop variable count too, so counts are only comparable within one loop.
     """
     return [sys.getrefcount(each) + use_count(each) for each in tensors if each.is_cpu]
 
 
 def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
-    """The tensors of all ranks, of one shape, along a new first axis; without gradients."""
+    """Return the tensors of all ranks, of equal shape, stacked along a new first axis; without gradients."""
     world = dist.get_world_size(group)
     gathered = tensor.new_empty(world, *tensor.shape)
     sent, received = tensor.contiguous().detach(), gathered.flatten(0, 1)
@@ -76,7 +76,7 @@ def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
 def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str) -> Tensor:
     """Send rows of the first axis to each rank, and return the rows received, in the order of the ranks.
 
-    It has no gradient.
+    The result has no gradient.
     """
     result = tensor.new_empty(sum(received), *tensor.shape[1:])
     given = tensor.contiguous().detach()
@@ -120,7 +120,7 @@ class GatherRows(torch.autograd.Function):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Sum a tensor over the ranks; every rank gets the sum, and the gradient is summed likewise."""
+    """Sum a tensor over the ranks; every rank gets the sum, and gradients are summed too."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:

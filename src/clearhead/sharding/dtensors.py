@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def is_dtensor(tensor: object) -> bool:
-    """True for a DTensor; their module, which takes long to import, is not imported for it."""
+    """Return True for a DTensor; the module of DTensor is not imported, because that takes long."""
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def check_plain(query: object, others: Sequence[object], beside: str) -> None:
-    """Refuse DTensors next to plain tensors, which PyTorch refuses in the midst of a computation.
+    """Raise an error for DTensors mixed with plain tensors, before a computation starts.
 
     Args:
         query: of a call without `across=`.
@@ -62,7 +62,7 @@ def local_tokens(name: str, tensor: T, held: Sharding) -> T:
 
 
 def _mismatches(tensor: Any, held: Sharding) -> Any:
-    """Yield the reasons why a DTensor is not placed as a sharding says."""
+    """Yield the reasons why a DTensor is not distributed as a sharding describes."""
     placements, mesh, axis = tensor.placements, tensor.device_mesh, tensor.ndim - 2
     if mesh.ndim != 1:
         yield f"its mesh has {mesh.ndim} dimensions, and must have one"
@@ -81,7 +81,7 @@ def _mismatches(tensor: Any, held: Sharding) -> Any:
 
 
 def as_given(tensor: Tensor, given: object, held: Sharding) -> Tensor:
-    """This rank's tokens of a result, as a DTensor if the argument was one."""
+    """Return this rank's tokens of a result, as a DTensor if the argument was one."""
     if not is_dtensor(given):
         return tensor
     from torch.distributed.tensor import DTensor, Shard

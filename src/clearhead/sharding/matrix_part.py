@@ -20,11 +20,11 @@ class Rounds(Protocol):
         ...
 
     def logsumexp(self) -> Tensor:
-        """The logsumexp of this rank's queries over all keys, (batch, num_heads, query_len); computed once."""
+        """Return the logsumexp of this rank's queries over all keys, (batch, num_heads, query_len); cached."""
         ...
 
     def gather(self) -> Tensor:
-        """All keys, on every rank, with gradients."""
+        """Return the keys of all ranks on every rank, with gradients."""
         ...
 
 
@@ -49,9 +49,9 @@ class MatrixPart(NamedTuple):
     rounds: "Rounds | None" = None
 
     def head_numbers(self, head: Tensor) -> Tensor:
-        """The number in the whole matrix of some heads."""
+        """Return the indices in the whole matrix of heads of this part."""
         return head if self.heads is None else self.heads.to(head.device)[head]
 
     def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The place in the whole matrix of some queries and keys."""
+        """Return the indices in the whole matrix of queries and keys of this part."""
         return places_in_whole(self.rows, self.columns, query, key)

@@ -47,7 +47,7 @@ class Sharding(Drawn):
     """The tokens of each rank, made by `clearhead.across`.
 
     Attributes:
-        tokens: how many there are on all ranks together.
+        tokens: the number of tokens on all ranks together.
         world: the number of ranks.
         rank: this one.
         group: the process group; None for a plan without processes.
@@ -85,7 +85,7 @@ class Sharding(Drawn):
 
     @cached_property
     def positions(self) -> Tensor:
-        """The tokens of this rank, int64, (tokens of the rank,)."""
+        """The positions of this rank's tokens in the text, int64, (tokens of the rank,)."""
         return self.positions_of(self.rank)
 
     @property
@@ -95,17 +95,17 @@ class Sharding(Drawn):
 
     @cached_property
     def is_whole(self) -> bool:
-        """True if one rank holds all tokens in their order, so that there is nothing to send."""
+        """True if one rank holds all tokens in order, so that nothing is sent."""
         return self.world == 1 and bool((self._order.diff() == 1).all())
 
     @cached_property
     def _place(self) -> Tensor:
-        """The place of each token in the order of the ranks."""
+        """The index of each token in the concatenation of all ranks, int64, (tokens,)."""
         return self._order.argsort()
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short text that is the same on two ranks only if they mean the same layout."""
+        """A hash that is equal on two ranks only if they have the same layout."""
         numbers = torch.cat([self._order, torch.tensor(self.counts, dtype=torch.int64)])
         return hashlib.sha256(bytes_of(numbers)).hexdigest()[:16]
 
@@ -147,7 +147,7 @@ class Sharding(Drawn):
         return self.gather_unchecked(tensor, dim, "a tensor")
 
     def gather_unchecked(self, tensor: Tensor, dim: int, what: str) -> Tensor:
-        """`gather` of what the ranks have agreed on."""
+        """Return the tokens of all ranks, as `gather`, without comparing the calls of the ranks first."""
         if self.world == 1:
             rows = tensor.movedim(dim, 0)
         else:
@@ -165,18 +165,18 @@ class Sharding(Drawn):
 
     @cached_property
     def is_in_order(self) -> bool:
-        """True if the ranks, one after the other, hold the tokens in their order."""
+        """True if the ranks, one after the other, hold the tokens in the order of the text."""
         return bool((self._order.diff() == 1).all())
 
     def sum(self, tensor: Tensor, what: str = "sums") -> Tensor:
-        """The sum of a tensor over the ranks, which every rank gets; differentiable."""
+        """Return the sum of a tensor over the ranks, on every rank; differentiable."""
         if self.world == 1:
             return tensor
         self._check_group()
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """A seed that is drawn on rank 0, the same on every rank."""
+        """Return a random seed drawn on rank 0, equal on every rank."""
         # Every rank draws, so that their generators stay in step.
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
@@ -215,7 +215,7 @@ class Sharding(Drawn):
         return made[0]
 
     def _texts(self, text: str, beside: object) -> list[str]:
-        """The text of every rank, as far as it fits; a longer one ends in its hash."""
+        """Return the text of every rank; a text that is too long is cut and ends in its hash."""
         sent = text.encode()
         if len(sent) > MESSAGE:
             digest = hashlib.sha256(sent).hexdigest()[:16].encode()
@@ -228,7 +228,7 @@ class Sharding(Drawn):
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
     def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
-        """Refuse a tensor of another number of tokens; `who` begins the sentence of what there are."""
+        """Raise ShapeError unless a tensor has `tokens` tokens along `dim`; `who` begins the message."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         axis = as_int(dim)
@@ -273,7 +273,7 @@ def _compare(texts: list[str], rank: int) -> None:
 
 
 def _difference(mine: str, other: str, rank: int, place: int) -> str:
-    """The first words that differ of two descriptions, whose parts are set off by commas."""
+    """Return a message with the first parts in which two descriptions differ, separated by commas."""
     parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
     for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
         if one != another and not one.startswith("layout"):
@@ -300,7 +300,7 @@ def across(
 
     Args:
         mesh: a `DeviceMesh` of one dimension, such as `mesh["cp"]`, or a process group.
-        tokens: how many there are on all ranks together.
+        tokens: the number of tokens on all ranks together.
         world: a number of ranks in place of a mesh, for a plan without processes.
         rank: which of them to be.
         mask: the mask of the attention, by which "balanced" counts the pairs of each query.

@@ -20,7 +20,7 @@ from clearhead.testing.tolerances import difference
 __tracebackhide__ = True
 
 # Gradients are held to the largest of them, and a kernel that never held the weights makes them
-# anew, with the rounding of score and logsumexp in the exponent.
+# again, with the rounding of score and logsumexp in the exponent.
 FACTOR, GRADIENT_FACTOR = 3.0, 10.0
 # The share of dropped weights, among thousands, is always within this number of standard deviations.
 DEVIATIONS = 6.0
@@ -33,7 +33,7 @@ class ConformanceCase:
     """One case for an attention; each `run` draws the same inputs.
 
     Attributes:
-        features: what is asked for next to the plain attention.
+        features: the features of the case, in addition to plain attention.
         variant: what else is particular about it, in a word, or "".
         sizes: batch, num_heads, num_kv_heads, query_len, kv_len, head_dim, value_head_dim.
         dtype: of the tensors.

@@ -62,5 +62,5 @@ FEATURES: dict[str, Feature] = {
 
 
 def apart(one: str, other: str) -> bool:
-    """Return True if two features never stand in a case together."""
+    """Return True if two features exclude each other in a case."""
     return other in FEATURES[one].apart or one in FEATURES[other].apart

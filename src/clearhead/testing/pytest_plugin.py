@@ -14,7 +14,7 @@ _seeds: list[int | None] = []
 
 
 def seed() -> int:
-    """The seed of the command line, or 0."""
+    """Return the seed of the command line, by default 0."""
     return next((each for each in _seeds[-1:] if each is not None), 0)
 
 

@@ -26,7 +26,7 @@ EMPTY = ((2, 0, 7), (2, 5, 0), (0, 5, 7))
 
 
 class Asked(NamedTuple):
-    """The parameters of a case: features, lengths, and what else is particular."""
+    """The parameters of a case: features, lengths and variant."""
 
     features: tuple[str, ...]
     lengths: tuple[int, int]
@@ -55,30 +55,30 @@ def conformance(
     large scores, strided views, inputs left alone. Features are asked for alone, in pairs, and all
     at once; where fn refuses several at once with NotImplementedError, the case is skipped.
 
-    | feature | how it is asked for |
-    |---|---|
-    | "mask" | mask=, bool (batch, 1, query_len, kv_len), True = may attend |
-    | "head_mask" | mask=, bool (batch, num_heads, query_len, kv_len) |
-    | "padding" | mask=, bool (batch, 1, 1, kv_len), with real keys at one end |
-    | "causal" | causal=True; the last query sits on the last key, whatever their numbers |
-    | "window" | window=(left, right), tokens seen on each side of a query, which sits as above |
-    | "grouped" | key and value have fewer heads; query head h reads h // (num_heads / num_kv_heads) |
-    | "value_width" | value_head_dim ≠ head_dim |
-    | "scale" | scale=, a float that the scores are multiplied by; else it is 1/√head_dim |
-    | "softcap" | softcap=, a float: softcap · tanh(score / softcap), after the scale |
-    | "bias" | bias=, (batch, num_heads, query_len, kv_len), added after the softcap |
-    | "sinks" | sinks=, (num_heads,): one more score a head, that takes a share and gives no value |
-    | "empty_rows" | no keyword; a query that may attend to nothing gets 0, its logsumexp is −inf |
-    | "nan_behind_mask" | no keyword; a NaN in a hidden key or value stays there |
-    | "logsumexp" | return_logsumexp=True; (context, logsumexp (batch, num_heads, query_len)) comes |
-    | "dropout" | dropout=, a float: that share of the weights is dropped, the rest × 1/(1 − dropout) |
-    | "chunks" | no keyword; causal queries chunk by chunk, each with the keys so far, give the whole |
-    | "empty_axes" | no keyword; batch, query_len or kv_len is 0 |
-    | "fewer_dims" | (num_heads, len, dim) and (len, dim) |
-    | "more_dims" | (batch, more, num_heads, len, dim) |
-    | "broadcast" | key and value have a batch of 1, the query has more |
-    | "gradients" | of query, key and value |
-    | "bias_gradients", "sinks_gradients" | of bias, of sinks as well |
+    Features, and the arguments of a case that has one:
+
+    - `"mask"`: mask=, bool (batch, 1, query_len, kv_len), True = may attend
+    - `"head_mask"`: mask=, bool (batch, num_heads, query_len, kv_len)
+    - `"padding"`: mask=, bool (batch, 1, 1, kv_len), with real keys at one end
+    - `"causal"`: causal=True; the last query sits on the last key, also if their numbers differ
+    - `"window"`: window=(left, right), tokens seen on each side of a query, which is placed as above
+    - `"grouped"`: key and value have fewer heads; query head h reads h // (num_heads / num_kv_heads)
+    - `"value_width"`: value_head_dim ≠ head_dim
+    - `"scale"`: scale=, a float that the scores are multiplied by; else it is 1/√head_dim
+    - `"softcap"`: softcap=, a float: softcap · tanh(score / softcap), after the scale
+    - `"bias"`: bias=, (batch, num_heads, query_len, kv_len), added after the softcap
+    - `"sinks"`: sinks=, (num_heads,): one more score per head, which takes a share and has no value
+    - `"empty_rows"`: no keyword; a query that may attend to nothing gets 0, and its logsumexp is −inf
+    - `"nan_behind_mask"`: no keyword; a NaN in a hidden key or value stays there
+    - `"logsumexp"`: return_logsumexp=True; the result is (context, logsumexp (batch, num_heads, query_len))
+    - `"dropout"`: dropout=, a float: that share of the weights is dropped, the rest × 1/(1 − dropout)
+    - `"chunks"`: no keyword; causal queries chunk by chunk, each with the keys so far, give the whole
+    - `"empty_axes"`: no keyword; batch, query_len or kv_len is 0
+    - `"fewer_dims"`: (num_heads, len, dim) and (len, dim)
+    - `"more_dims"`: (batch, more, num_heads, len, dim)
+    - `"broadcast"`: key and value have a batch of 1, the query has more
+    - `"gradients"`: of query, key and value
+    - `"bias_gradients", "sinks_gradients"`: of bias, of sinks as well
 
     Dropout of 0.0 drops nothing. A module as fn is in eval mode, where it drops nothing either,
     except while it is to drop.
@@ -89,7 +89,7 @@ def conformance(
     Args:
         fn: what is tested, a function or a module.
         features: names from the table.
-        dtypes: the first is asked everything, the others each feature once.
+        dtypes: all cases run in the first one; in the others each feature once.
         device: where the tensors are; the definition is computed on the CPU.
         head_dims: widths of query and key, the first of most cases.
         seed: of everything that is drawn; None is that of `pytest --clearhead-seed`, or 0.

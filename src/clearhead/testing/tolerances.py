@@ -15,7 +15,7 @@ __tracebackhide__ = True
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference beyond a tolerance: a sentence about how much, and a line that says where."""
+    """A difference beyond a tolerance: a sentence with its size, and a line with its place."""
 
     sentence: str
     where: str
@@ -63,7 +63,7 @@ def assert_no_worse(
         actual: what is tested, any shape.
         reference64: the truth, float64, of the same shape.
         plain: the plain computation in the dtype of `actual`, of the same shape.
-        factor: how many times the error of `plain` is allowed.
+        factor: the multiple of the error of `plain` that is allowed.
         what: the name of `actual` in the message.
 
     Raises:

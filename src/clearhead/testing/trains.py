@@ -69,8 +69,8 @@ def check_training(
         documents: the entry that numbers the documents of packed texts, (batch, tokens), or the id
             that ends one.
         state: what else is saved, by names: schedulers, a scaler, generators.
-        save: save(model, optimizer, **state) returns a checkpoint; None saves what has a state_dict.
-        load: load(saved, model, optimizer, **state) restores that checkpoint; None loads what has a state_dict.
+        save: `save(model, optimizer, **state)` returns a checkpoint; None saves what has a state_dict.
+        load: `load(saved, model, optimizer, **state)` restores that checkpoint; None loads what has a state_dict.
         accumulate: accumulate(model, batches), the backward passes of several batches in one step.
         skip: the codes that are not asked, each with the reason.
 
@@ -208,7 +208,7 @@ def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
 
 
 def _entry(batch: Any, ids: str | None) -> str | None:
-    """The entry of the batch that is predicted; None for a batch that is the ids."""
+    """Return the name of the batch's entry that is predicted; None for a batch that is the ids themselves."""
     if isinstance(batch, Tensor) and ids is None:
         return None
     if not isinstance(batch, Mapping):

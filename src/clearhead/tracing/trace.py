@@ -268,7 +268,7 @@ class Trace(Mapping[str, Tensor]):
         return "; ".join(self.notes)
 
     def _drawn(self) -> Iterator[Step]:
-        """Every stage, and behind one that differs from the definition what it should be."""
+        """Yield every stage, and after the first that differs from the definition, what it should be."""
         for step in self.steps.values():
             yield step
             if self.expected is not None and self.expected.stage == step.name:

@@ -136,7 +136,7 @@ def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | No
 
 
 def _is_plain(linear: Any) -> bool:
-    """Its output is input @ weight.T + bias, of numbers that no ranks share, as those of a DTensor."""
+    """Return True if a module's output is input @ weight.T + bias, of ordinary tensors without DTensors."""
     if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
         return False
     return not linear._forward_hooks and type(linear.weight) in (Tensor, nn.Parameter)

@@ -168,10 +168,10 @@ class StagesOfCode:
         return f"{before}, changed by {change.stage.name.strip('_') or 'an unknown operation'}"
 
     def first_difference(self) -> Expected | None:
-        """The first stage that differs from the definition, on the code's own query, key and value.
+        """Return the first stage that differs from the definition for the code's query, key and value.
 
-        Without a declared mask, the pairs that the code hides, or tries to hide, are the intended ones.
-        None if no stage differs, or if a declaration is not compared here.
+        Without a declared mask, the pairs that the code hides, or tries to hide, are the intended ones. None if no
+        stage differs, or if a declaration is not compared here.
         """
         contract = self.recording.contract
         if any(getattr(contract, name) is not None for name in UNCOMPARED):
@@ -212,7 +212,7 @@ class StagesOfCode:
             yield "context", context
 
     def _visible(self, at: Setting) -> Tensor:
-        """True where a query may see a key: as declared, or as the code hides it or tries to."""
+        """Return which pairs are visible, bool: as declared, or as the code hides them or tries to."""
         contract = self.recording.contract
         hidden = torch.zeros_like(self._attention.scores, dtype=torch.bool)
         for change in self.read.changes:
@@ -250,7 +250,7 @@ def dropout_factor(change: Change, before: Tensor) -> float:
 
 
 def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The axes before rows and columns, with their sizes: as the inputs have them, and heads if there are several."""
+    """Return the names and sizes of the axes before rows and columns: the inputs' own, and heads if several."""
     first, batch, heads = recording.floats[0], recording.batch, recording.heads
     if first.ndim == 4 and heads == 1:
         return ("batch", "num_heads"), tuple(first.shape[:2])
@@ -263,7 +263,7 @@ def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...
 
 
 def _by_stage(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
-    """Consecutive changes that make one stage, such as two masks."""
+    """Return consecutive changes grouped by the stage that they make, such as two masks."""
     real = [change for change in changes if change.kind not in ("same", "shift")]
     groups = groupby(real, lambda change: STAGE_OF.get(change.kind, "changed_scores"))
     return [(name, list(group)) for name, group in groups]
@@ -281,7 +281,7 @@ def _is_standard(name: str, group: Sequence[Change], before: str) -> bool:
 
 
 def _hidden(values: Tensor, before: Tensor) -> Tensor:
-    """True where a score is so low that no weight is left."""
+    """Return where a score is so low that its weight is 0, bool."""
     return (values == -torch.inf) | (values - before <= -HIDDEN)
 
 
@@ -293,7 +293,7 @@ def _written(number: float) -> str:
 
 
 def _pairs(cells: Tensor | None) -> str:
-    """The number of pairs of a head that a change is about."""
+    """Return the number of changed pairs of a head as text."""
     if cells is None:
         return "for some pairs"
     counts = sorted(set(cells.flatten(1).sum(-1).tolist()))

@@ -1,4 +1,4 @@
-"""The types of what functions return, for annotations and `isinstance`: nobody constructs one.
+"""The types of results, for annotations and `isinstance`; users do not construct them.
 
 What is public stands in `__init__.pyi`.
 """

@@ -1,4 +1,4 @@
-"""The record of what a model attends to while it runs, on its own kernel.
+"""The record of what a model attends to while it runs on its own kernel.
 
 While a model is watched, the functions that it attends by are replaced by ones that read the call and then
 run the original with the same arguments; `watching/hooks/` has one file for each way: our own kernels,
@@ -17,7 +17,7 @@ conversion and check do), so an interrupt at any moment leaves nothing that coul
 every loaded module takes 40 ms, so a namespace is searched again only if it has more or fewer names than
 before; those of the model's own code always are (`hooks/patching.py`).
 
-That a record is whole is not taken for granted (`watching/missing.py`): the softmaxes that a model takes
+A record is not assumed to be complete (`watching/missing.py`): the softmaxes that a model takes
 itself are noticed, and the modules that ran and are named as attentions are counted against those that were
 seen.
 
@@ -44,12 +44,12 @@ into the model, so that a gradient can be taken with respect to it; query, key a
 the graph holds them, and their versions tell whether the model wrote to them. A weight's gradient is gᵢ · vⱼ
 (`matrix/weight_gradients.py`), and a row of the relevance goes from layer to layer as a vector, by a
 reduction that forms relu(weights ∘ gradients) chunk by chunk. What has no context of its heads, PyTorch's
-layer that works out its weights, or whose context is none of weights · value, an ablated head, is refused
+layer that computes its weights, or whose context is none of weights · value, an ablated head, is refused
 when the gradient is asked for: the model must give its own output bit for bit, in whichever way it attends.
 
 The other way into transformers is to be its implementation (`integrations/attention.py`). It shares the
 reading of a call with `watch`. A mask goes through the model as a `Described`, a tensor by shape and dtype
-that holds a description instead of numbers; it becomes numbers for whoever computes with it, except by adding
+that holds a description instead of numbers; it becomes numbers when something computes with it, except by adding
 it, since True would count as 1.
 
 A file (`watching/files.py`, `encoding.py`) holds an allow-list of kinds, each with its fields that are not
@@ -58,7 +58,7 @@ steps is one tensor in the file too. It is read by one open descriptor, since sa
 and a save may come between, and written by `_common/writing.py`, which locks what it writes, so that what a
 killed save left can be told from one in progress.
 
-With contexts a call's z is copied as it goes back into the model; what hands out none has it worked out
+With contexts a call's z is copied as it goes back into the model; where none is available it is computed
 (`watching/context_calls.py`). Of keys a number each is kept, a sum of their bits by drawn factors, which
 tells what goes on from what. The hooks say whether a call hands out a context, and whether it is ablated
 (`tap.Gives`).

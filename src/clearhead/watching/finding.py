@@ -230,7 +230,7 @@ class ChosenLayers:
         Args:
             path: of the module.
             place: in the order in which they first attend.
-            count: how many attend.
+            count: the number of attend.
             so_far: True if more may follow, behind which it would be one of those that count from the end.
         """
         if self.wanted is None or any(fnmatchcase(path, each) for each in self.globs):

@@ -243,7 +243,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     @overload
     def __getitem__(self, layer: slice) -> Self: ...
     def __getitem__(self, layer: str | int | slice) -> Kept | Self:
-        """Return what was kept of a module, by its path or its number.
+        """Return the record of a module, by its path or its number.
 
         Of several, by a slice of numbers, the record of these.
 

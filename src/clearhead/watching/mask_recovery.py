@@ -68,7 +68,7 @@ def read_mask(tensor: Tensor) -> Mask | None:
 
 
 def _read_chunks(rows: Tensor) -> Mask | None:
-    """Causal chunks of neighbouring tokens, from (query_len, kv_len)."""
+    """Return a mask of causal chunks of equal size for (query_len, kv_len), bool; None for any other pattern."""
     query_len, kv_len = rows.shape
     first = rows.to(torch.uint8).argmax(dim=1)
     if query_len != kv_len or bool((first.diff() < 0).any()):
@@ -107,7 +107,7 @@ def _read_window(rows: Tensor) -> Mask | None:
 
 
 def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Split an additive mask into what it hides and what it adds elsewhere.
+    """Split an additive mask into the mask that it implies and the remaining bias; None for each if absent.
 
     −∞ and the lowest number of the dtype hide, as in the models of transformers.
 

@@ -1,4 +1,4 @@
-"""The output projection of a module that attended, found by the names that libraries give it."""
+"""The output projection of a module that attended, found by the names that libraries use."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""The record of what a watched model attended to, module by module."""
+"""The record of a watched model, module by module."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class MapOptions(TypedDict, total=False):
 
 
 class Seen(Answering, WholeRecord[Kept]):
-    """The record of a watched model, a mapping from the paths of its modules to what was kept of each.
+    """The record of a watched model, a mapping from the paths of its modules to their records.
 
     This is the attention matrix of a module, its summary, or the result of a function of the matrix.
 
@@ -124,9 +124,9 @@ class Seen(Answering, WholeRecord[Kept]):
         Args:
             query: the token that looks, as it reads (the first of several) or by its place, −1 for the last;
                 None for any: each head's strongest link to the key.
-            key: the token that is looked at, likewise.
+            key: the token that is attended to, in the same form.
             tokens: the tokens; None takes those of the run.
-            source_tokens: in cross-attention the tokens of the keys, likewise.
+            source_tokens: in cross-attention the tokens of the keys, in the same form.
             layers: only these, by path or number; None for all.
             sample: the row of the batch.
 
@@ -349,7 +349,7 @@ class Seen(Answering, WholeRecord[Kept]):
 
 
 def with_texts(seen: Seen[Any], page: Options) -> Options:
-    """The options of a page, with the tokens of the record where none are given."""
+    """Return the options of a page, with the tokens of the record where the options have none."""
     texts = {"tokens": seen.tokens, "source_tokens": seen.source_tokens}
     return cast(
         Options, {**page, **{name: texts[name] for name in texts if page.get(name) is None}}
@@ -358,7 +358,7 @@ def with_texts(seen: Seen[Any], page: Options) -> Options:
 
 @with_hints
 def load(path: str | os.PathLike[str]) -> Seen[Any]:
-    """Return what `Seen.save` wrote.
+    """Return the record that `Seen.save` wrote to a file.
 
     Raises:
         MissingExtraError: if safetensors is not installed.

@@ -54,13 +54,7 @@ class Ending(NamedTuple):
 
 
 class FrozenNorm(NamedTuple):
-    """A norm with its statistics frozen, which makes it a linear map; float64.
-
-    Attributes:
-        scale: what it multiplied with, (batch, query_len).
-        gain: what it multiplies each number of the stream with, (embed_dim,).
-        centred: True where it takes the mean away.
-    """
+    """A norm with frozen statistics: scale (batch, query_len) · gain (embed_dim,) · x, of x − mean(x) if centred."""
 
     scale: Tensor
     gain: Tensor
@@ -108,6 +102,8 @@ class StreamRun:
             each.remove()
 
     def _hook(self, name: str) -> Any:
+        """Return a forward hook that keeps the input and output of the module `name` if they may be a stream."""
+
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             made = _first(output)
             given = _first(args)
@@ -297,6 +293,7 @@ def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, n
 
 
 def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
+    """Return the error for a model whose logits are not sums of what its heads add, with the reason."""
     return UnsupportedError(
         "logits.unembedding",
         f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
@@ -304,8 +301,8 @@ def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
 
 
 def _is_equal(one: Tensor, other: Tensor) -> bool:
-    wide = torch.promote_types(one.dtype, other.dtype)
-    return torch.equal(one.to(wide), other.to(wide))
+    """Return True if two tensors have equal shapes and values, whatever their dtypes."""
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def parent_of(path: str) -> str:
@@ -327,6 +324,7 @@ def _first(tree: object) -> Tensor | None:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same shape and share their memory."""
     return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 

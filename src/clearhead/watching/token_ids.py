@@ -59,7 +59,7 @@ class TokenIds:
     Args:
         model: its input embedding is listened to, where ids are not given.
         given: (batch, len) or (len,), of a sequence from its beginning; or None.
-        source: those of the text that an encoder next to a decoder reads, likewise.
+        source: the ids that the encoder reads, in a model of an encoder and a decoder.
 
     Raises:
         ArgumentTypeError: code `tokens.type`, for what is no tensor of ids.
@@ -195,7 +195,7 @@ def reads_source(path: str) -> bool:
 
 
 def _read(given: object) -> Tensor | None:
-    """Return ids as a tensor (batch, len)."""
+    """Return ids as a tensor (batch, len); None if they are not integers of one or two dimensions."""
     ids = None if given is None else check_ids(given)
     if ids is not None and ids.ndim not in (1, 2):
         raise ShapeError(

@@ -32,7 +32,7 @@ Layers = str | int | Sequence[str | int]
 
 
 class WatchOptions(TypedDict, total=False):
-    """The options of `watch` that do not decide what a record holds."""
+    """The options of `watch` other than `keep`."""
 
     layers: Layers | None
     heads: Sequence[int] | None
@@ -100,7 +100,7 @@ def watch(
             None takes those that the model's input embedding reads, if it has `get_input_embeddings`.
         strict: True raises an error if a part of the model attended and was not seen; else that is a
             `WatchWarning`. `Seen.missing` lists them.
-        source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
+        source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, in the same form;
             `tokens` are then those of the decoder.
         values: True keeps the value of each call next to its key, as `AttentionMatrix.value`.
         contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of

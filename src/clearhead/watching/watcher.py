@@ -1,4 +1,4 @@
-"""The context manager of a watch, which listens while the model runs and keeps what it attends to."""
+"""The context manager of a watch, which listens while the model runs and records its attention."""
 
 import threading
 import warnings

@@ -75,14 +75,14 @@ class WholeRecord(KeptByPath[Kept]):
     def results(
         self, layer: str | int, model: nn.Module, *, call: int | None = None
     ) -> HeadResults:
-        """Return z · W of each head of a module: what the head adds to the output of the layer.
+        """Return z · W of each head of a module: the term that the head adds to the layer's output.
 
         It needs a watch with `keep="contexts"` or `contexts=True`. W is the head's part of the output projection.
 
         Args:
             layer: a path, or a number.
             model: as in `norms`.
-            call: likewise.
+            call: the number of the call, in the same form.
 
         Raises:
             ArgumentError: code `results.context`, where no contexts were kept.

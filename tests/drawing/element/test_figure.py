@@ -74,11 +74,7 @@ test_what_is_refused = refusals(
     run,
     (lambda: ch.figure(X, X), "figure.thing", "Tensor // 1"),
     (lambda: ch.figure(wrong(ch.causal())), "figure.thing", "Causal // 0"),
-    (
-        lambda: ch.figure(ch.trace(ch.attend, X, X, X), mask=ch.causal()),
-        "figure.options",
-        "mask=",
-    ),
+    (lambda: ch.figure(ch.trace(ch.attend, X, X, X), mask=ch.causal()), "figure.options", "mask="),
     (lambda: ch.figure(ch.trace(ch.attend, X, X, X), X), "figure.options", "further tensors"),
     (lambda: ch.figure(X, X, X, title=wrong(3)), "figure.title", "3"),
 )

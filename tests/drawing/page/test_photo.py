@@ -59,11 +59,7 @@ test_what_is_no_picture_is_refused = refusals(
     (("/nowhere.png", (1, 2), 0), "page.image", "'/nowhere.png' // No such file or directory"),
     ((3, (1, 2), 0), "page.image", "int"),
     ((torch.zeros(2, 2), (1, 2), 0), "page.image", "torch.uint8 of shape (2, 2)"),
-    (
-        (2 * torch.ones(2, 2, 3), (1, 2), 0),
-        "page.image",
-        "torch.float32 of shape (2, 2, 3)",
-    ),
+    ((2 * torch.ones(2, 2, 3), (1, 2), 0), "page.image", "torch.float32 of shape (2, 2, 3)"),
     ((PIXELS.long(), (1, 2), 0), "page.image", "torch.int64 of shape (5, 7, 3)"),
     ((PIXELS, None, 0), "page.grid", "None"),
     ((PIXELS, (0, 2), 0), "page.grid", "(0, 2)"),

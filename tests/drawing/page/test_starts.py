@@ -24,10 +24,7 @@ def opened(**options: Any) -> dict[str, Any] | None:
     query = torch.zeros(1, 2, 7, 3)
     heads = MatrixPart(heads=torch.tensor([7, 9]))
     some = make_problem(query, query, query).replace(part=heads)
-    layers = [
-        Layer("a", ch.AttentionMatrix(query, query), 4),
-        Layer("b", matrix_of(some), 5),
-    ]
+    layers = [Layer("a", ch.AttentionMatrix(query, query), 4), Layer("b", matrix_of(some), 5)]
     run = Run("", layers, read_text("tokens", TOKENS))
     return heads_payload([run], "", start=Start(**options)).data["start"]
 

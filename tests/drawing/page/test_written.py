@@ -213,15 +213,7 @@ ONE = [WrittenToken("1.attention", 0, 0, 4, 1, 0, 2.5, 2.0)]
             "at query 5.",
         ),
     ],
-    ids=[
-        "a word",
-        "words alone",
-        "a string",
-        "too few",
-        "no strings",
-        "elsewhere",
-        "longer",
-    ],
+    ids=["a word", "words alone", "a string", "too few", "no strings", "elsewhere", "longer"],
 )
 def test_what_does_not_fit_is_refused(
     writes: Any, words: Any, error: type[Exception], told: str, tmp_path: Path

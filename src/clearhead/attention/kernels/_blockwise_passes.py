@@ -26,7 +26,7 @@ from clearhead.masks.tiles import Tile, length
 
 
 def _with_tensor(bias: Bias | None, tensor: Tensor | None) -> Bias | None:
-    """The bias, made of the tensor that autograd has kept of it."""
+    """Return the bias made of the tensor that autograd saved for it; the bias itself if the tensor is None."""
     if tensor is None:
         return bias
     if isinstance(bias, DenseBias):
@@ -51,7 +51,7 @@ class Sums(NamedTuple):
 
 
 def at_once(problem: Problem) -> Tensor:
-    """The context of a few scores, all of them together; without bias, sinks and dropout."""
+    """Return the context of a small problem, computed without tiles; it has no bias, sinks or dropout."""
     query, key, value = (
         stages.upcast(each) for each in (problem.query, problem.key, problem.value)
     )
@@ -74,7 +74,7 @@ def at_once(problem: Problem) -> Tensor:
 def forward(
     work: Work, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor, Sums]:
-    """The context and the logsumexp with the sinks in it, both in the precision of sums."""
+    """Return the context and the logsumexp including the sinks, in the precision of sums, and sums for `backward`."""
     like = stages.upcast(query[:0])
     # Tokens before heads in memory: what a layer wants next.
     batch, num_heads, query_len, *_ = work.extent
@@ -145,7 +145,7 @@ def backward(
     grad_context: Tensor | None,
     grad_total: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of query, key, value, sinks and the tensor of the bias, where wanted."""
+    """Return the gradients of query, key, value, sinks and the bias tensor; None where `wanted` is False."""
     query, key, value, sinks, tensor, context, top, rest = saved
     like = top[:0]
     bias = _with_tensor(work.bias, tensor)
@@ -238,7 +238,7 @@ def _lost(
 
 
 def _add(to: Tensor, tile: Tile, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
-    """Add a product to the rows of `to` that are the keys of a tile."""
+    """Add factor · (left @ right) to the rows of `to` that belong to the keys of a tile, in place."""
     before = 0
     for run in tile.keys:
         to[:, run].baddbmm_(left[:, before : before + length(run)], right, alpha=factor)
@@ -257,7 +257,7 @@ class _GradBias:
         self.grad = torch.zeros_like(tensor, dtype=dtype)
 
     def add(self, tile: Tile, part: HeadSlice, grads: Tensor) -> None:
-        """Take the gradients of the scores of a part, (samples, heads, queries, keys)."""
+        """Add the gradients of the scores of a part, (samples, heads, queries, keys)."""
         before = 0
         for run in tile.keys:
             some = grads[..., before : before + length(run)]
@@ -276,7 +276,7 @@ class _GradBias:
                 self._add_described(tile, part, run, some)
 
     def _add_described(self, tile: Tile, part: HeadSlice, run: slice, grads: Tensor) -> None:
-        """The same for a bias that makes its tiles of a few numbers, (1, num_heads or 1, …)."""
+        """Add the gradients of scores for a bias that computes its tiles from few values."""
         work = self.work
         with torch.enable_grad():
             tensor = self.tensor.detach().requires_grad_()

@@ -41,7 +41,7 @@ WORTH_CUTTING = 1 << 15
 
 
 class HeadSlice(NamedTuple):
-    """The part of a tile that is computed at a time: some samples with all heads, or some heads of one."""
+    """The part of a tile that is computed at once: some samples with all heads, or some heads of one sample."""
 
     rows: slice
     heads: slice
@@ -51,7 +51,7 @@ class HeadSlice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A problem without its tensors: what both passes need to know.
+    """The tiles and options of a problem, without its tensors, as both passes use them.
 
     Attributes:
         extent: all sizes of it.
@@ -82,7 +82,7 @@ class Work:
 
     @property
     def largest(self) -> int:
-        """The largest number of scores at a time."""
+        """The largest number of scores that are in memory at once."""
         most = 0
         for tile in self.tiles:
             queries, keys = tile.shape
@@ -93,7 +93,7 @@ class Work:
 
 
 def work_of(problem: Problem, seed: int = 0) -> Work:
-    """Cut a problem into tiles, for both passes."""
+    """Return the tiles of a problem and its options, as both passes use them."""
     return Work(
         problem.extent,
         problem.num_kv_heads,
@@ -110,7 +110,7 @@ def work_of(problem: Problem, seed: int = 0) -> Work:
 
 
 def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
-    """All tiles in which some query sees a key."""
+    """Yield the tiles of queries × keys in which some query sees a key."""
     batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
     if not batch * query_len * kv_len:
         return
@@ -152,7 +152,7 @@ def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edge
 
 
 def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
-    """Samples with all heads, or heads of one sample, `many` key heads at a time."""
+    """Yield slices of samples with all heads, or of one sample with some heads: `many` key heads at a time."""
     kv_heads, group = work.num_kv_heads, work.group
     if many >= kv_heads:
         for first in range(rows.start, rows.stop, many // kv_heads):
@@ -170,7 +170,7 @@ def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
 
 
 def _of_part(tensor: Tensor, tile: Tile, part: HeadSlice) -> Tensor:
-    """A part of a tensor of the samples of a tile; axes of size 1 broadcast."""
+    """Return the samples and heads of a part from a tensor of a tile; axes of size 1 stay."""
     if tensor.shape[0] > 1:
         first = tile.rows.start
         tensor = tensor[part.rows.start - first : part.rows.stop - first]
@@ -178,7 +178,7 @@ def _of_part(tensor: Tensor, tile: Tile, part: HeadSlice) -> Tensor:
 
 
 def _added(work: Work, bias: Bias | None, tile: Tile) -> Tensor | None:
-    """The bias of a tile, in the precision of sums."""
+    """Return the bias of a tile in the precision of sums; None without a bias."""
     if bias is None:
         return None
     parts = [bias.block(tile.queries, run, work.extent) for run in tile.keys]
@@ -201,12 +201,12 @@ class Folded:
         self.scale = work.scale if work.softcap is None else work.scale / work.softcap
 
     def queries(self, tile: Tile, part: HeadSlice) -> Tensor:
-        """(folded heads, group · queries, head_dim), scaled."""
+        """Return the scaled queries of a part, (folded heads, group · queries, head_dim)."""
         some = stages.upcast(self.query[part.folded, :, tile.queries])
         return (some * self.scale).flatten(1, 2)
 
     def keys(self, tile: Tile, part: HeadSlice) -> tuple[Tensor, Tensor]:
-        """(folded heads, keys, head_dim), and the values."""
+        """Return the keys, (folded heads, keys, head_dim), and the values of a part."""
         return keys_of(self.key[part.folded], tile), keys_of(self.value[part.folded], tile)
 
 
@@ -242,7 +242,7 @@ class Pattern:
         self.numbers = like.new_empty(-(-work.largest // 2), dtype=torch.int64)
 
     def view(self, number: int, tile: Tile, part: HeadSlice, shape: tuple[int, ...]) -> Tensor:
-        """The factors of part `number`."""
+        """Return the dropout factors of part `number`: 0 or 1 / (1 − dropout), in this shape."""
         if self.part is not None:
             kept = self._by_position(tile, part).view(shape) >= self.threshold
             return torch.div(kept, self.kept, out=self.factors.view(*shape))
@@ -253,7 +253,7 @@ class Pattern:
         return torch.div(kept, self.kept, out=self.factors.view(*shape))
 
     def _by_position(self, tile: Tile, part: HeadSlice) -> Tensor:
-        """Numbers of 32 bits that depend on the seed and the place of a weight alone."""
+        """Return random int32 that depend only on the seed and the position of each weight."""
         assert self.part is not None
         device = self.device
         sample = torch.arange(part.rows.start, part.rows.stop, device=device)
@@ -279,7 +279,7 @@ def scramble(numbers: Tensor) -> Tensor:
 
 
 def by_head(part: HeadSlice, scores: Tensor) -> Tensor:
-    """Scores of a part as (samples, heads, queries, keys)."""
+    """Return the scores of a part as (samples, heads, queries, keys)."""
     return scores.view(length(part.rows), length(part.heads), -1, scores.shape[2])
 
 

@@ -14,9 +14,9 @@ WORTH = 1 << 25
 
 
 def threads_of(problem: Problem) -> int:
-    """The threads that may share the heads; 1 where PyTorch's share each operation.
+    """Return the number of threads that share the heads; 1 if PyTorch's threads share each operation.
 
-    With gradients autograd would follow each of them. What has a part for each head is not taken apart.
+    It is 1 with gradients, because autograd would record each thread's part, and for masks or biases per head.
     """
     pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     if pairs < WORTH or not can_sync(problem.query):

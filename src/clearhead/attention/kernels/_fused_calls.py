@@ -42,14 +42,14 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
 def call_with_sinks(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
-    """A fused call of some tokens, with the sinks of the problem."""
+    """Return the context of one fused call, with the sinks of the problem if it has any."""
     if problem.sinks is None:
         return fused_call(problem, query, key, value, mask, causal)
     return _beside_sinks(problem, *_fused_with_logsumexp(problem, query, key, value, mask, causal))
 
 
 def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
-    """The context with the share of the sinks taken off."""
+    """Return the context multiplied by the share that the sinks leave, from the logsumexp of the scores."""
     assert problem.sinks is not None
     share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
     return (context * share[..., None]).to(context.dtype)
@@ -92,7 +92,7 @@ def classes(pieces: list[Piece]) -> list[list[int]]:
 
 
 def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
-    """The context of pieces that are documents, by one call for each class."""
+    """Return the context of pieces that are documents, by one call per class of similar length."""
     if length(pieces[0].rows) > 1:
         rows = [slice(row, row + 1) for row in range(problem.batch)]
         pieces = [piece._replace(rows=row) for row in rows for piece in pieces]
@@ -169,19 +169,19 @@ def _run_tiles(
 
 
 def _joined(samples: list[Tensor]) -> Tensor:
-    """The results of all samples; of one alone without a copy."""
+    """Return the results of all samples concatenated; a single one without a copy."""
     return samples[0] if len(samples) == 1 else torch.cat(samples)
 
 
 def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:
-    """The tokens of each tile, (tiles, heads, tokens of a tile, width), as a view; `run` is of the first."""
+    """Return a view of the tokens of each tile, (tiles, heads, tokens of a tile, width); `run` is of the first tile."""
     size, step = length(run), length(piece.queries)
     tokens = tensor[:, run.start : run.stop + (piece.tiles - 1) * step]
     return tokens.unfold(1, size, step).permute(1, 0, 3, 2)
 
 
 def _side_by_side(tiles: Tensor, group: int) -> Tensor:
-    """The results of tiles, (1, heads, tokens, width), tokens before heads in memory."""
+    """Return the results of tiles joined, (1, heads, tokens, width), with tokens before heads in memory."""
     if group > 1:
         tiles = tiles.unflatten(2, (group, -1)).flatten(1, 2)
     return tiles.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
@@ -326,7 +326,7 @@ def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
 
 
 def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
-    """The same for the heads of the keys, by sums of all marks so far: a few operations, however many pieces."""
+    """Count the marked keys in each query's runs, (batch, heads, queries, marks), by cumulative sums."""
     batch, heads, _, width = marks.shape
     sums, counted = F.pad(marks, (0, 0, 1, 0)).cumsum(dim=2), 0.0
     for run in range(spans.pieces):
@@ -342,7 +342,7 @@ def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
 
 
 def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
-    """The same for the queries of a piece."""
+    """Count the marked keys that each query of a piece may attend to, by mark."""
     marks = marks[piece.rows, :, piece.keys]
     if piece.causal:
         return marks.cumsum(dim=2)

@@ -10,10 +10,10 @@ from clearhead.masks.small import MOST_PAIRS, shown_small
 def shown_mask(
     problem: Problem, queries: slice | None = None, keys: slice | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """A part of the mask as a tensor, and which queries see something, (…, queries, 1); None for all.
+    """Return a part of the mask as a tensor, and which queries see a key, (…, queries, 1), or None if all do.
 
-    A query that sees nothing is shown everything, and its result is to be thrown away: kernels disagree
-    about such queries, in the gradient above all.
+    The row of a query that sees nothing is all True, and its result must be discarded, because kernels disagree
+    about such queries, above all in the gradient.
     """
     # In this order: a size that is compared while PyTorch traces holds what it traces to such sizes.
     if queries is None and can_sync(problem.query):

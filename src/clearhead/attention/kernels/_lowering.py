@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
     @property
     def all_keys(self) -> slice:
-        """The keys that a tile reads."""
+        """The keys that the piece reads, those of all of its tiles."""
         return slice(self.keys.start, self.keys.stop + (self.tiles - 1) * length(self.queries))
 
 
@@ -73,7 +73,7 @@ EVERYTHING_MASKED = [Piece(ALL, ALL, ALL, causal=False, masked=True, whole=True)
 
 
 def lower(problem: Problem) -> list[Piece]:
-    """The calls that together are the problem; together they cover every query of every sample."""
+    """Return the pieces, calls of PyTorch's kernel, that together compute the problem."""
     mask = problem.mask
     if problem.bias is None:
         if mask is None:
@@ -101,7 +101,7 @@ def lower(problem: Problem) -> list[Piece]:
 
 
 def is_known(problem: Problem, mask: Mask) -> bool:
-    """Return True if the host knows what the mask shows, without reading a device."""
+    """Return True if the spans of the mask are known on the host, without reading a device."""
     query = problem.query
     return (query.is_cpu or mask.device is None) and is_concrete(query) and not is_tracing()
 
@@ -187,7 +187,7 @@ def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
 
 
 def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:
-    """Portions of queries, of all or of a part, each with the keys that they see and their part of the mask."""
+    """Return chunks of queries, of all or of `part`, each with the keys that it sees and its part of the mask."""
     per_query = max(1, _masks(problem) * problem.kv_len)
     if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
         return EVERYTHING_MASKED
@@ -215,7 +215,7 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
 
 
 def _goes_by_distance(problem: Problem) -> bool:
-    """Return True if the distance from query to key says all of mask and bias, which hide no query's last key."""
+    """Return True if mask and bias depend on the distance alone, and each query sees its last key."""
     bias, mask = problem.bias, problem.mask
     if bias is None or not bias.by_distance or not can_sync(problem.query):
         return False
@@ -228,7 +228,7 @@ def _goes_by_distance(problem: Problem) -> bool:
 
 
 def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
-    """The problem with the keys alone that a piece reads: there is no call for a look at others."""
+    """Return the problem without keys before the first and after the last key that the pieces read."""
     if pieces[0].whole:
         return problem
     runs = [piece.all_keys for piece in pieces if piece.keys.start < piece.keys.stop]
@@ -242,25 +242,25 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
 
 
 def mask_numbers(problem: Problem, piece: Piece) -> int:
-    """The size of the part of the mask and bias of a piece."""
+    """Return the number of entries of the mask and bias of a piece."""
     queries, keys = lengths_of(problem, piece)
     return _masks(problem) * (queries + keys - 1 if piece.strip else queries * keys)
 
 
 def lengths_of(problem: Problem, piece: Piece) -> tuple[int, int]:
-    """The number of queries and of keys of a piece."""
+    """Return the number of queries and the number of keys of a piece."""
     if piece.whole:
         return problem.query_len, problem.kv_len
     return length(piece.queries), length(piece.keys)
 
 
 def place_of(piece: Piece) -> tuple[slice | None, slice | None]:
-    """The queries and keys of a piece; None for all."""
+    """Return the slices of queries and keys of a piece; None for both if the piece is the whole problem."""
     return (None, None) if piece.whole else (piece.queries, piece.keys)
 
 
 def _masks(problem: Problem) -> int:
-    """The number of masks, or biases: one for each sample and head that has its own."""
+    """Return the number of different masks and biases: samples × heads, 1 for what is shared."""
     heads = 1
     batch = 1
     if problem.mask is not None:
@@ -273,7 +273,7 @@ def _masks(problem: Problem) -> int:
 
 
 def assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
-    """Put the results of the pieces side by side; they come sample by sample, query by query."""
+    """Return the contexts of the pieces as one, which come sample by sample, query by query."""
     if len(parts) == 1:
         return parts[0]
     samples: dict[int, list[Tensor]] = {}

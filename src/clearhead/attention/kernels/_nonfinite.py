@@ -1,4 +1,4 @@
-"""A non-finite number stays behind its mask: one function around a kernel's run."""
+"""Containment of non-finite values behind a mask: one function that wraps the run of a kernel."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,10 @@ def contain(
 
 
 def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
-    """Return True if query, key, sinks and, unless it is left out, value are finite, and all scores must be."""
+    """Return True if query, key, sinks and value are finite, and so small that all scores are.
+
+    With `with_value=False` the value is not checked.
+    """
     query, key, value = problem.query, problem.key, problem.value
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
@@ -72,7 +75,7 @@ def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
 
 
 def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float) -> bool:
-    """Return True if each tensor is so short a vector that all of its rows count as finite; the host waits once."""
+    """Return True if the norm of each tensor is so small that its rows count as finite; one device sync."""
     precise = stages.upcast(query[..., :0]).dtype
     lengths = [
         torch.linalg.vector_norm(each.detach(), dtype=precise) for each in (query, key, value)
@@ -81,9 +84,9 @@ def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float)
 
 
 def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.0) -> bool:
-    """Return True if all entries together are so short a vector that each row counts as finite.
+    """Return True if the norm of all entries together is so small that each row counts as finite.
 
-    Small ones are read fastest when they are joined.
+    Small tensors are concatenated first, which is fastest.
     """
     parts = query, key, value
     if query.shape[1] == key.shape[1]:

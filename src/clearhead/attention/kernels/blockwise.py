@@ -40,7 +40,7 @@ SUMMARY = "block by block in plain PyTorch, with every option; memory grows with
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Why this kernel cannot run the problem, a line each; empty if it can."""
+    """Return the reasons why this kernel cannot run the problem; [] if it can."""
     reasons = []
     if not problem.readable:
         reasons.append(
@@ -63,12 +63,12 @@ def refusals(problem: Problem) -> list[str]:
 
 
 def defers(problem: Problem) -> list[str]:
-    """Why another kernel is to be preferred to this one, where both can: nothing is."""
+    """Return the reasons why "auto" prefers a later kernel: always []."""
     return []
 
 
 def how(problem: Problem) -> str:
-    """Describe a run of the problem, in a line."""
+    """Return one line that describes how the kernel runs the problem."""
     width = stages.upcast(problem.query[:0]).dtype.itemsize
     if _is_small(problem):
         shapes, largest = [(problem.query_len, problem.kv_len)], _scores(problem)
@@ -84,9 +84,9 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim).
+    """Return the context, (batch, num_heads, query_len, value_head_dim).
 
-    Second derivatives are refused: see `UnsupportedError`, code `kernel.second-derivative`.
+    Second derivatives raise UnsupportedError, code `kernel.second-derivative`.
     """
     return _without_autocast(problem, _attend)
 
@@ -155,7 +155,7 @@ def _attend(problem: Problem) -> Tensor:
 
 
 def _is_small(problem: Problem) -> bool:
-    """Return True for scores so few that tiles take longer to find than they save, without gradients."""
+    """Return True if the problem has no gradients, and so few scores that finding tiles takes longer than they save."""
     if problem.bias is not None or problem.sinks is not None or problem.dropout is not None:
         return False
     given = problem.query, problem.key, problem.value
@@ -181,7 +181,7 @@ def _logsumexp(problem: Problem) -> Tensor:
 
 
 def _tensor_of(problem: Problem) -> Tensor | None:
-    """The tensor that a bias is made of, where gradients can be had for it."""
+    """Return the tensor that the bias is made of if it can have a gradient; otherwise None."""
     bias = _of_all(problem.bias)
     if isinstance(bias, Alibi) and bias.follows:
         return None  # the slopes of the paper, which go to any device, and are never trained
@@ -189,7 +189,7 @@ def _tensor_of(problem: Problem) -> Tensor | None:
 
 
 def _of_all(bias: Bias | None) -> Bias | None:
-    """The bias of all queries and keys that one of some of them is taken from."""
+    """Return the bias for all queries and keys that a selected bias is a part of; others unchanged."""
     return bias.bias if isinstance(bias, SelectedBias) else bias
 
 

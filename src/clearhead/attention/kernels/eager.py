@@ -19,17 +19,17 @@ PORTION = 1 << 24
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Why this kernel cannot run the problem: never."""
+    """Return the reasons why this kernel cannot run the problem: always []."""
     return []
 
 
 def defers(problem: Problem) -> list[str]:
-    """Why another kernel is to be preferred to this one: it is the last."""
+    """Return the reasons why "auto" prefers a later kernel: always [], as it is the last."""
     return []
 
 
 def how(problem: Problem) -> str:
-    """Describe a run of the problem, in a line."""
+    """Return one line that describes how the kernel runs the problem."""
     numbers = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     width = 8 if problem.query.dtype == torch.float64 else 4
     count = len(_portions(problem))
@@ -38,7 +38,7 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim)."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim)."""
     parts = [compute(problem, queries).context for queries in _portions(problem)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
@@ -52,7 +52,7 @@ def logsumexp(problem: Problem) -> Tensor:
 
 
 def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
-    """Every stage for some of the queries, or for all."""
+    """Return every stage for the queries in a slice, by default for all."""
     return stages.compute(
         problem.query if queries is None else problem.query[:, :, queries],
         stages.repeat_kv_heads(problem.key, problem.num_heads),
@@ -67,7 +67,7 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
 
 
 def _portions(problem: Problem) -> Sequence[slice | None]:
-    """The portions of queries; None is all of them."""
+    """Return the slices of queries that are computed one after the other; [None] for all at once."""
     row = problem.batch * problem.num_heads * problem.kv_len
     if problem.is_one_graph(row * problem.query_len, PORTION):
         return [None]

@@ -54,15 +54,15 @@ Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Why this kernel cannot run the problem, a line each; empty if it can."""
+    """Return the reasons why this kernel cannot run the problem; [] if it can."""
     if not problem.query.is_cuda:
-        # Alone: the rest would be worked out for every call on the CPU that others refuse.
+        # Alone: the rest would be computed for every call on the CPU that others refuse.
         return [f"it is compiled for CUDA; the tensors are on {problem.device}"]
     return limits(problem)
 
 
 def limits(problem: Problem) -> list[str]:
-    """Why this kernel cannot run the problem on any device."""
+    """Return the reasons why this kernel cannot run the problem on any device; [] if it can."""
     reasons = []
     if problem.query.dtype == torch.float64:
         reasons.append("float64: FlexAttention has none on CUDA")
@@ -89,7 +89,7 @@ def limits(problem: Problem) -> list[str]:
 
 
 def _mask_refusals(problem: Problem) -> list[str]:
-    """Return why the blocks of the mask cannot be found from the runs of keys of each query."""
+    """Return the reasons why no block mask can be made from the spans of the mask; [] if one can."""
     if not problem.readable:
         return [
             "tensors that cannot be read: blocks are found by reading the mask, which "
@@ -106,12 +106,12 @@ def _mask_refusals(problem: Problem) -> list[str]:
 
 
 def defers(problem: Problem) -> list[str]:
-    """Why another kernel is to be preferred to this one, where both can."""
+    """Return the reasons why "auto" prefers a later kernel: its first call compiles for seconds."""
     return ["its first call compiles for seconds: it runs where it is asked for by name"]
 
 
 def how(problem: Problem) -> str:
-    """Describe a run of the problem, in a line."""
+    """Return one line that describes how the kernel runs the problem."""
     if problem.mask is None:
         return "one compiled call, without a mask"
     kinds = problem.mask.blocks(problem.query_len, problem.kv_len, BLOCK).kinds
@@ -144,7 +144,7 @@ def attend(problem: Problem) -> Tensor:
 
 
 def attend_by(flex: Flex, problem: Problem) -> Tensor:
-    """The context by FlexAttention, compiled or not, on any device."""
+    """Return the context by the given FlexAttention function, compiled or not, on any device."""
     spans = problem.spans
     blocks = None if spans is None else _kept_block_mask(problem, spans)
     return contain(
@@ -166,7 +166,7 @@ def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> T
 
 
 def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) -> Tensor:
-    """Zero what is written for an empty row, which differs from one device to another."""
+    """Return the context with 0 for queries that see nothing, which devices fill differently."""
     sees = _sees(problem.spans) if total is None else total.detach() > -torch.inf
     return context if sees is None else context.masked_fill(~sees[..., None], 0)
 
@@ -177,7 +177,7 @@ def _hides(problem: Problem) -> bool:
 
 
 def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
-    """The `block_mask` of a problem, kept with its mask: layers and steps that share one ask for the same."""
+    """Return the block mask of a problem, cached per mask: layers and steps share it."""
     assert problem.mask is not None
     versions = _versions(problem.mask)
     if versions is None:
@@ -192,7 +192,7 @@ def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _versions(mask: Mask) -> tuple[int, ...] | None:
-    """How often each tensor of a mask has been written to; None for one that may change unseen."""
+    """Return how often each tensor of a mask was written to; None if a change could go unnoticed."""
     versions = []
     for leaf in leaves(mask):
         if type(leaf) not in OF_THEIR_FIELDS:
@@ -207,9 +207,9 @@ def _versions(mask: Mask) -> tuple[int, ...] | None:
 
 
 def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
-    """The mask of a problem as FlexAttention wants it, from the runs of keys that it shows.
+    """Return the mask of a problem as FlexAttention's BlockMask, made from its spans.
 
-    It is what `create_block_mask` finds by asking every pair, in O(tokens + blocks) instead.
+    It equals the result of `create_block_mask`, which evaluates every pair, in O(tokens + blocks).
     """
     assert problem.mask is not None
     query_len, kv_len = problem.query_len, problem.kv_len
@@ -230,21 +230,21 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of blocks of each row of blocks, and their indices, these first."""
+    """Return the number of True blocks in each row of blocks, and the block indices, those first."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
 
 
 def _sees(spans: Spans | None) -> Tensor | None:
-    """True for each query that sees a key by the mask, (batch or 1, 1, query_len); None if all do."""
+    """Return which queries see a key, (batch or 1, 1, query_len); None if all do."""
     if spans is None:
         return None
     return (spans.stop > spans.start).any(-1)[:, None]
 
 
 def _visible(spans: Spans) -> Visible:
-    """The mask_mod: True if a key lies in one of the runs of a query."""
+    """Return the mask_mod: True if a key is in one of the runs of a query."""
     start, stop = spans.start.contiguous(), spans.stop.contiguous()
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 
@@ -259,7 +259,7 @@ def _visible(spans: Spans) -> Visible:
 
 
 def _scores(problem: Problem) -> Scores | None:
-    """The score_mod: softcap and bias, for one pair."""
+    """Return the score_mod for softcap and bias; None if there is neither."""
     softcap = problem.softcap
     added = None if problem.bias is None else _added(problem.bias, problem)
     if softcap is None and added is None:
@@ -276,7 +276,7 @@ def _scores(problem: Problem) -> Scores | None:
 
 
 def _hiding(problem: Problem) -> Scores | None:
-    """The score_mod that hides what a bias hides, and adds nothing."""
+    """Return the score_mod that hides the pairs where the bias is −∞, and adds nothing; None if none can be."""
     if problem.bias is None or not problem.bias.may_hide:
         return None
     added = _added(problem.bias, problem)
@@ -288,7 +288,7 @@ def _hiding(problem: Problem) -> Scores | None:
 
 
 def _added(bias: Bias, problem: Problem) -> Visible:
-    """The bias of one pair."""
+    """Return a function that computes the bias of a pair."""
     numbers = bias.numbers
     assert numbers is not None
     numbers = numbers.to(problem.device)
@@ -317,7 +317,7 @@ def _call(
     blocks: torch_flex.BlockMask | None,
     logsumexp: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The context, and the logsumexp of each query where it is wanted."""
+    """Return the context, and the logsumexp of each query or None if it was not requested."""
     options: dict[str, Any] = {}
     if logsumexp and hasattr(torch_flex, "AuxRequest"):
         options["return_aux"] = torch_flex.AuxRequest(lse=True)
@@ -342,7 +342,7 @@ def _call(
 def _shares(
     flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None, marks: Tensor
 ) -> Tensor:
-    """The share of each query's visible keys that are marked, by mark."""
+    """Return the share of each query's visible keys that are marked, by mark."""
     # Scores of nought give every visible key the same share, which nothing makes too small.
     query, key = torch.zeros_like(problem.query), torch.zeros_like(problem.key)
     marks = marks.to(query.dtype)

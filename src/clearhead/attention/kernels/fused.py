@@ -58,7 +58,7 @@ FEW = 0.25
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Why this kernel cannot run the problem, a line each; empty if it can."""
+    """Return the reasons why this kernel cannot run the problem; [] if it can."""
     reasons = []
     query, bias, sinks = problem.query, problem.bias, problem.sinks
     on_cpu = query.is_cpu
@@ -101,10 +101,10 @@ def refusals(problem: Problem) -> list[str]:
 
 
 def defers(problem: Problem) -> list[str]:
-    """Why another kernel is to be preferred to this one, where both can.
+    """Return the reasons why "auto" prefers a later kernel; [] if there are none.
 
-    With gradients, a mask as a tensor is slow, and each portion of it costs a gradient of all keys:
-    where most pairs are hidden, blocks take half of the time.
+    With gradients, a mask as a tensor is slow, and each chunk of it costs a gradient of all keys. If most pairs are
+    hidden, blocks take half of the time.
     """
     if (
         problem.mask is None
@@ -130,7 +130,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """Describe a run of the problem, in a line."""
+    """Return one line that describes how the kernel runs the problem."""
     pieces = lower(problem)
     if _is_by_scores(*_sliced(problem, pieces)):
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
@@ -165,7 +165,7 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """The context, (batch, num_heads, query_len, value_head_dim)."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim)."""
     query, key, value = problem.query, problem.key, problem.value
     if is_autocast(query):
         # The tensors have been brought to their precision; a float32 bias keeps its own.
@@ -262,7 +262,7 @@ def _has_gradient(problem: Problem) -> bool:
 
 
 def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the only call is one of few queries, by two products around a softmax."""
+    """Return True if the only piece has so few queries that two matmuls around a softmax compute it."""
     query = problem.query
     return (
         (pieces is EVERYTHING or pieces is EVERYTHING_MASKED)
@@ -276,7 +276,7 @@ def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
 
 
 def _context_by_scores(problem: Problem) -> Tensor | None:
-    """The context; None if a number may not be finite."""
+    """Return the context by two matmuls around a softmax; None if the inputs may not be finite."""
     query, key, value = problem.query, problem.key, problem.value
     visible, seen = shown_mask(problem) if problem.mask is not None else (None, None)
     context = context_by_scores(query, key, value, problem.scale, visible)
@@ -284,7 +284,7 @@ def _context_by_scores(problem: Problem) -> Tensor | None:
 
 
 def _is_transformed_beside(problem: Problem) -> bool:
-    """Return True for sinks, or a bias that is transformed itself, under torch.func."""
+    """Return True if, under torch.func, the problem has sinks or its bias is transformed."""
     if torch.compiler.is_compiling():
         return False
     bias = None if problem.bias is None else problem.bias.numbers

@@ -59,7 +59,7 @@ def attend_across(
 
 
 def _has_rows(tensor: object, count: int) -> bool:
-    """Return True for a tensor with `count` tokens in its second to last dimension."""
+    """Return True if an object is a tensor with `count` tokens in its second to last dimension."""
     return isinstance(tensor, Tensor) and tensor.ndim >= 2 and tensor.shape[-2] == count
 
 
@@ -89,7 +89,7 @@ def rows_across(
 
 
 def refuse(call: ShardedCall) -> None:
-    """Refuse a call that its way cannot run."""
+    """Raise UnsupportedError if the method of a call cannot run it."""
     how = call.of_queries.how
     reasons = [] if how == "gather" else WAYS[how].refusals(call)
     if reasons:

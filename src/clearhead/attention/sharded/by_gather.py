@@ -18,7 +18,7 @@ GATHERED = 1 << 28
 
 
 def attend(call: ShardedCall) -> Tensor:
-    """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
     seed = call.seed()
     some = head_portions(call)
     if len(some) == 1:
@@ -43,7 +43,7 @@ def attend(call: ShardedCall) -> Tensor:
 
 
 def head_portions(call: ShardedCall) -> list[slice]:
-    """The key heads that are gathered at a time; the same on every rank."""
+    """Return the slices of key heads that are gathered one after the other, the same on every rank."""
     problem = call.problem
     width = problem.key.shape[3] + problem.value.shape[3]
     one = problem.batch * problem.kv_len * width * problem.query.dtype.itemsize
@@ -51,14 +51,14 @@ def head_portions(call: ShardedCall) -> list[slice]:
 
 
 def gather_keys(call: ShardedCall, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """All keys and values, of some key heads, in the order of their tokens."""
+    """Return the keys and values of all ranks for some key heads, in the order of the text."""
     both = torch.cat([key, value], dim=3)
     gathered = call.of_keys.gather_unchecked(both, 2, "keys and values")
     return gathered[..., : key.shape[3]], gathered[..., key.shape[3] :]
 
 
 def _portion(*arguments: Any) -> Tensor:
-    """The context of the query heads that read some key heads."""
+    """Return the context of the query heads that read a slice of key heads."""
     query, key, value, call, kv_heads, seed = arguments
     heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)
     key, value = gather_keys(call, key, value)

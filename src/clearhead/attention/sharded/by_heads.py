@@ -18,13 +18,13 @@ from clearhead.sharding.sharding import Sharding
 
 
 def refusals(call: ShardedCall) -> list[str]:
-    """Why heads cannot be shared, a line each; empty if they can."""
+    """Return the reasons why heads cannot be distributed over the ranks; [] if they can."""
     heads, world = call.problem.num_heads, call.of_queries.world
     return [] if heads >= world else [f"{heads} heads are fewer than {world} ranks"]
 
 
 def attend(call: ShardedCall) -> Tensor:
-    """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
     rank, problem = call.of_queries.rank, call.problem
     seed = call.seed()
     heads, kv_heads = shared_heads(call)
@@ -42,7 +42,7 @@ def attend(call: ShardedCall) -> Tensor:
 
 
 def shared_heads(call: ShardedCall) -> tuple[list[slice], list[slice]]:
-    """The query heads of each rank, and the key heads that they read."""
+    """Return the slice of query heads of each rank, and the slice of key heads that they read."""
     world, group = call.of_queries.world, call.group_size
     counts = head_layout(call.problem.num_heads, world).counts
     edges = [0, *itertools.accumulate(counts)]
@@ -51,7 +51,7 @@ def shared_heads(call: ShardedCall) -> tuple[list[slice], list[slice]]:
 
 
 def _to_heads(tensor: Tensor, heads: list[slice], held: Sharding, what: str) -> Tensor:
-    """Some heads of all tokens, of all heads of some tokens: (batch, heads, tokens, dim)."""
+    """Return this rank's heads of all tokens, (batch, heads, tokens, dim), from all heads of its own tokens."""
     batch, _, tokens, width = tensor.shape
     # A key head may go to several ranks, whose gradients are summed upcast.
     wide = stages.upcast(tensor).permute(2, 0, 1, 3)
@@ -65,7 +65,7 @@ def _to_heads(tensor: Tensor, heads: list[slice], held: Sharding, what: str) -> 
 
 
 def _to_tokens(context: Tensor, heads: list[slice], held: Sharding) -> Tensor:
-    """All heads of this rank's tokens, of some heads of all tokens."""
+    """Return all heads of this rank's tokens, from its heads of all tokens."""
     batch, mine, _, width = context.shape
     one = batch * width
     sent = held.by_rank(context.permute(2, 0, 1, 3)).flatten()

@@ -24,7 +24,7 @@ PORTION = 2048
 
 
 def refusals(call: ShardedCall) -> list[str]:
-    """Why a ring cannot run the call, a line each; empty if it can."""
+    """Return the reasons why a ring cannot run the call; [] if it can."""
     # A plan is made of tensors without numbers.
     reasons = [] if call.problem.query.is_meta else blockwise.refusals(call.problem)
     if call.kernel not in ("auto", blockwise.NAME):
@@ -36,7 +36,7 @@ def refusals(call: ShardedCall) -> list[str]:
 
 
 def attend(call: ShardedCall) -> Tensor:
-    """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
     problem = call.problem
     bias = None if problem.bias is None else problem.bias.numbers
     context, total = _Ring.apply(problem.query, call.key, call.value, bias, call, call.seed())
@@ -135,7 +135,7 @@ class _Ring(torch.autograd.Function):
 
 
 class RingRounds:
-    """The keys of a matrix in a ring, for statistics: one round each time that they are asked for.
+    """The keys of a matrix in a ring, for statistics: each request sends them round once.
 
     Args:
         call: the call.
@@ -161,7 +161,7 @@ class RingRounds:
         _Round(call, call.key.detach(), "keys").run(problem_of)
 
     def logsumexp(self) -> Tensor:
-        """The logsumexp of this rank's queries over all keys, (batch, num_heads, query_len), without gradients."""
+        """Return the logsumexp of this rank's queries over all keys, (batch, num_heads, query_len), detached."""
         if self._logsumexp is None:
             query = self.call.problem.query
             total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)
@@ -176,19 +176,19 @@ class RingRounds:
         return self._logsumexp
 
     def gather(self) -> Tensor:
-        """All keys, on every rank, with gradients."""
+        """Return the keys of all ranks on every rank, with gradients."""
         return self.call.of_keys.gather_unchecked(self.call.key, 2, "keys")
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """exp(part − whole), with one more axis; 0 where there is nothing."""
+    """Return exp(part − whole) with a last axis of size 1; 0 where `part` is −∞."""
     return torch.exp(part - whole).masked_fill(part == -torch.inf, 0.0)[..., None]
 
 
 def _block(
     call: ShardedCall, query: Tensor, both: Tensor, owner: int, some: slice, seed: int | None
 ) -> Problem | None:
-    """The problem of some of this rank's queries over the keys of a rank; None if they see none."""
+    """Return the problem of some of this rank's queries over the keys of another rank; None if they see none."""
     rows, columns = call.of_queries.positions[some], call.of_keys.positions_of(owner)
     width = call.problem.key.shape[3]
     key, value = both[..., :width], both[..., width:]
@@ -217,7 +217,7 @@ class _Round:
         self.own = [block.contiguous()]
 
     def run(self, use: Callable[[int, Tensor], None]) -> None:
-        """Call `use` with each rank and its block, this rank's own first."""
+        """Call `use` with the number of each rank and its block, starting with this rank's own."""
         block = self.own.pop()
         for step in range(self.held.world):
             moved, wait = self._pass(block, step, block.dtype)
@@ -226,7 +226,7 @@ class _Round:
             block = moved
 
     def run_back(self, use: Callable[[int, Tensor], Tensor], dtype: torch.dtype) -> Tensor:
-        """The sum over the ranks of what `use` returns for this rank's block."""
+        """Return the sum over the ranks of the gradients that `use` returns for this rank's block."""
         block, travelling = self.own.pop(), None
         mine = block.new_zeros(self.shape, dtype=dtype)
         for step in range(self.held.world):
@@ -250,13 +250,13 @@ class _Round:
     def _pass(
         self, block: Tensor, step: int, dtype: torch.dtype
     ) -> tuple[Tensor, Callable[[], None]]:
-        """Begin to send a block to the next rank; the block that comes, and a wait for it."""
+        """Start to send a block to the next rank; return the arriving block, and a function that waits for it."""
         if step == self.held.world - 1:
             return block, lambda: None
         return self._send(block, step, dtype, self.what)
 
     def _hand_on(self, travelling: Tensor, step: int, dtype: torch.dtype) -> Tensor:
-        """Send gradients on, and return those of the block that comes next."""
+        """Send accumulated gradients to the next rank, and return those that arrive."""
         arrived, wait = self._send(travelling, step, dtype, f"the gradients of {self.what}")
         wait()
         return arrived

@@ -58,7 +58,7 @@ class ShardedCall:
         heads: slice | None = None,
         seed: int | None = None,
     ) -> Problem:
-        """The problem of some rows, columns and heads of the whole matrix, with their tensors."""
+        """Return the problem of some rows, columns and heads of the whole matrix, with these tensors."""
         whole = self.problem
         lengths = self.of_queries.tokens, self.of_keys.tokens
         some = None if heads is None or heads == slice(0, whole.num_heads) else heads
@@ -76,11 +76,11 @@ class ShardedCall:
         )
 
     def run(self, problem: Problem) -> Tensor:
-        """The context of a part; dropout is drawn by place, which one kernel does."""
+        """Return the context of a part; with dropout by the kernel that draws it by position."""
         return run(problem, kernel_by_place(problem, self.kernel))
 
     def seed(self) -> int | None:
-        """The seed of dropout, the same on all ranks; None without dropout."""
+        """Return the seed of dropout, equal on all ranks; None without dropout."""
         if self.problem.dropout is None:
             return None
         return self.of_queries.draw_seed(self.problem.device)
@@ -180,7 +180,7 @@ WORDS = 1 << 20
 
 
 def describe(call: ShardedCall) -> str:
-    """A call in a text that is the same on every rank."""
+    """Return a text of the call that is equal on every rank, with checksums of shared tensors."""
     problem = call.problem
     batch, heads, _, width = problem.query.shape
     named = {"query": problem.query, "key": call.key, "value": call.value}
@@ -206,7 +206,7 @@ def describe(call: ShardedCall) -> str:
 
 
 def _tensors_of(part: object) -> Iterator[Tensor]:
-    """The tensors that a mask or a bias is made of."""
+    """Yield the tensors that a mask or a bias is made of, lists of integers as tensors."""
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, list):  # of whole numbers
@@ -217,13 +217,13 @@ def _tensors_of(part: object) -> Iterator[Tensor]:
 
 
 def checksums(tensors: Sequence[Tensor], device: torch.device) -> list[int]:
-    """The checksum of each tensor, read at once, so that the device is waited for once."""
+    """Return the checksum of each tensor, with a single device sync."""
     sums = [_checksum(each).to(device) for each in tensors if not each.is_meta]
     return torch.stack(sums).tolist() if sums else []
 
 
 def _checksum(tensor: Tensor) -> Tensor:
-    """A sum of the words of 8 bytes by their place, modulo 2⁶⁴: the same in any order of summation."""
+    """Return a sum of 8-byte words weighted by position, modulo 2⁶⁴, which no order of summation changes."""
     for axis, stride in enumerate(tensor.stride()):
         if not stride and tensor.shape[axis]:  # broadcast
             tensor = tensor.narrow(axis, 0, 1)
@@ -238,7 +238,7 @@ def _checksum(tensor: Tensor) -> Tensor:
 
 
 def row_problem(call: ShardedCall) -> Problem:
-    """The problem of this rank's rows over all keys, whose numbers are not there yet."""
+    """Return the problem of this rank's rows over all keys, with keys that have no data yet."""
     problem = call.problem
     return call.part(problem.query, problem.key, problem.value, rows=call.of_queries.positions)
 
@@ -261,7 +261,7 @@ def kernel_by_place(problem: Problem, kernel: str) -> str:
 
 
 def _without_numbers(tensor: Any, held: Sharding) -> Any:
-    """A tensor of the sizes that all ranks together have; what is no such tensor stays."""
+    """Return an expanded 0 of the shape that all ranks have together; other objects unchanged."""
     if not isinstance(tensor, Tensor) or tensor.ndim < 2 or tensor.layout != torch.strided:
         return tensor
     sizes = (*tensor.shape[:-2], held.tokens, tensor.shape[-1])

@@ -1,4 +1,4 @@
-"""The plan of a call over tokens that ranks share: what each way sends and holds."""
+"""The plan of a call over tokens that ranks share: the bytes that each method sends and holds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class ShardedPlan(Plan):
 
     @property
     def balance(self) -> float:
-        """The pairs of the rank that has most, as a multiple of the mean."""
+        """The largest number of pairs of a rank, divided by the mean."""
         mean = float(self.pairs.mean())
         return float(self.pairs.max()) / mean if mean else 1.0
 
@@ -96,7 +96,7 @@ def plan_across(
     kernel: str,
     **options: Unpack[Options],
 ) -> Plan:
-    """The plan of `attend_across`; nothing is sent."""
+    """Return the plan of `attend_across` for these arguments; nothing is sent."""
     call = make_call(query, key, value, across, kernel, **options)
     refuse(call)
     held, way = call.of_queries, call.of_queries.how
@@ -138,7 +138,7 @@ def _cost(call: ShardedCall, way: str) -> WayCost:
 
 
 def _widths(call: ShardedCall) -> tuple[int, int]:
-    """The bytes of a key and a value of all key heads, as they are and in the precision of sums."""
+    """Return the bytes of key and value of all key heads, in their own dtype and in the precision of sums."""
     problem = call.problem
     numbers = problem.batch * problem.num_kv_heads * (problem.key.shape[3] + problem.value.shape[3])
     wide = stages.upcast(problem.query[:0]).dtype.itemsize

@@ -329,8 +329,6 @@ class Edits:
                     text = ast.unparse(each)
                     yield from [text] if len(text) <= LONGEST else []
 
-    # What the solution has, and the program lacks.
-
     def from_solution(self) -> Iterator[tuple[list[TextChange], ast.AST]]:
         """Statements and expressions of the solution in the place of similar ones, or before them."""
         for function in self.functions:

@@ -6,7 +6,7 @@ something is written makes no difference: products in another order, loops and f
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ from clearhead.checking.source_edits.parameters import (
     asked_layers,
     asked_parameters,
 )
-from clearhead.checking.source_edits.reference import next_to_solution, same_gradient
+from clearhead.checking.source_edits.reference import next_to_solution, unequal_gradients
 from clearhead.checking.source_edits.solution import solution_of
 from clearhead.recording.thresholds import SUMS
 
@@ -181,17 +181,8 @@ def _gradients(
         right = definition(layers_of(module, row)[way], promised)
         expected = right(x, beside[0] if row.takes == "x,context" else x)
         found = module(x * 1.0, *(each.clone() for each in beside))
-        along = torch.randn_like(expected)
-        wanted = torch.autograd.grad((expected * along).sum(), [*sides.values()], allow_unused=True)
-        made: Sequence[Tensor | None] = [None] * len(sides)
-        if found.requires_grad:
-            made = torch.autograd.grad((found * along).sum(), [*sides.values()], allow_unused=True)
-    lost = [
-        name
-        for name, one, other in zip(sides, made, wanted, strict=True)
-        if not same_gradient(one, other)
-    ]
-    yield Mistake("grad.wrong", name=", ".join(lost)) if lost else None
+        tensors = list(sides.values())
+        yield unequal_gradients(list(sides), (found, tensors), (expected, tensors))
 
 
 def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:

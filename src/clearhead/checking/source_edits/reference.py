@@ -1,7 +1,7 @@
 """Grade a program next to the solution of its lesson: same parameters, same inputs, same results and gradients."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -104,7 +104,7 @@ def _compared(
         if mistake is not None:
             return
         yield from compared(iter([called(mine, inputs, expected)]))
-    yield _gradients(mine, theirs, names, inputs, expected)
+    yield _gradients(mine, theirs, names, inputs)
     mine.train()
     yield from compared(iter([called(mine, inputs, expected)]))
 
@@ -224,37 +224,49 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _gradients(
-    mine: nn.Module,
-    theirs: nn.Module,
-    names: Mapping[str, str],
-    inputs: tuple[Any, ...],
-    expected: Tensor,
+    mine: nn.Module, theirs: nn.Module, names: Mapping[str, str], inputs: tuple[Any, ...]
 ) -> Mistake | None:
     """Return the parameters and inputs whose gradient is not that of the solution, or None."""
-    along, made = torch.randn_like(expected), []
-    for model in (mine, theirs):
-        own = dict(model.named_parameters())
-        sides = [own[names[name] if model is mine else name] for name in names]
-        given = [
-            each.clone().requires_grad_(each.is_floating_point())
-            if isinstance(each, Tensor)
-            else each
-            for each in inputs
-        ]
-        sides += [each for each in given if isinstance(each, Tensor) and each.requires_grad]
+    made: list[tuple[Tensor, list[Tensor]]] = []
+    for model, own in ((mine, names.values()), (theirs, names)):
+        parameters, given = dict(model.named_parameters()), copied(inputs)
+        floats = [each for each in given if isinstance(each, Tensor) and each.is_floating_point()]
         with torch.enable_grad():
-            total = (model(*given) * along).sum()
-            made.append(torch.autograd.grad(total, sides, allow_unused=True))
-    labels = [*names.values(), *("x" for _ in made[0][len(names) :])]
+            for each in floats:
+                each.requires_grad_()
+            sides = [*(parameters[name] for name in own), *floats]
+            made.append((model(*given), sides))
+    labels = [*names.values(), *("x" for _ in made[0][1][len(names) :])]
+    return unequal_gradients(labels, *made)
+
+
+def unequal_gradients(
+    labels: Sequence[str],
+    found: tuple[Tensor, Sequence[Tensor]],
+    expected: tuple[Tensor, Sequence[Tensor]],
+) -> Mistake | None:
+    """Return a mistake with the labels of unequal gradients, or None.
+
+    Args:
+        labels: of the tensors whose gradients are compared.
+        found: the learner's result, and these tensors.
+        expected: the right result, and its own tensors in the same order.
+    """
+    along, made = torch.randn_like(expected[0]), []
+    for result, sides in (found, expected):
+        gradients: Sequence[Tensor | None] = [None] * len(sides)
+        if result.requires_grad:
+            gradients = torch.autograd.grad(result, sides, along, allow_unused=True)
+        made.append(gradients)
     lost = [
-        name
-        for name, one, other in zip(labels, *made, strict=True)
-        if not same_gradient(one, other)
+        label
+        for label, one, other in zip(labels, *made, strict=True)
+        if not _same_gradient(one, other)
     ]
     return Mistake("grad.wrong", name=", ".join(lost)) if lost else None
 
 
-def same_gradient(found: Tensor | None, expected: Tensor | None) -> bool:
+def _same_gradient(found: Tensor | None, expected: Tensor | None) -> bool:
     """Return whether two gradients are equal to rounding; None is a gradient of 0."""
     if found is None or expected is None:
         return all(each is None or not each.any() for each in (found, expected))

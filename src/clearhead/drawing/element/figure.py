@@ -193,7 +193,7 @@ def figure(
             width: how many numbers of query and key are taken, in the place of both; dropout, drawn
             anew by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
             transpose or without; rotary: queries and keys are turned by their place.
-        predict: a stage, a row and a column: a number that is asked for before it is told.
+        predict: a stage, a row and a column: a number to guess before it is shown.
         title: what stands above it.
         start: what is changed when it opens, as the property `state` of the element has it:
             "scores.1.0=3.5&mask=100.110.111". *reset* goes back to what it was made of.

@@ -126,7 +126,7 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
 
 
 def _told(step: Step) -> dict[str, Any]:
-    """Return the entry of a stage in the payload."""
+    """Return the entry of a stage in the payload of the page."""
     formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {
         "name": step.name,

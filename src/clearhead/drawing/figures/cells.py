@@ -22,8 +22,8 @@ class Cells:
             query of the row's tokens gives to the column's tokens, on average; masked where
             everything is hidden.
         heads: which heads of the layer they are.
-        query_len: how many queries the rows are.
-        kv_len: how many keys the columns are.
+        query_len: the number of queries of all rows.
+        kv_len: the number of keys of all columns.
 
     Example:
         >>> cells = Cells.of(HeadMaps(torch.full((1, 2, 2), 0.5), None, 6, 6), [0])

@@ -22,12 +22,7 @@ from clearhead.drawing.figures.options import (
     check_words,
 )
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
-from clearhead.matrix.head_numbers import (
-    ROLES,
-    head_averages,
-    mean_over_queries,
-    numbers_of_heads,
-)
+from clearhead.matrix.head_numbers import ROLES, head_averages, mean_over_queries, numbers_of_heads
 from clearhead.matrix.head_view import HeadView
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles

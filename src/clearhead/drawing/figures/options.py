@@ -43,8 +43,7 @@ def check_place(name: str, place: object, count: int) -> int:
     number = as_place(place, count)
     if number is None:
         raise SelectionError(
-            "plot.part",
-            f"{name} must be a whole number from 0 to {count - 1}; got {shown(place)}.",
+            "plot.part", f"{name} must be a whole number from 0 to {count - 1}; got {shown(place)}."
         )
     return number
 

@@ -48,8 +48,7 @@ def of_mask(
     rows, columns = check_words(tokens, source_tokens, query_len, kv_len)
     if min(query_len, kv_len) == 0:
         raise ArgumentError(
-            "plot.empty",
-            f"there is nothing to draw: query_len={query_len}, kv_len={kv_len}.",
+            "plot.empty", f"there is nothing to draw: query_len={query_len}, kv_len={kv_len}."
         )
     lettered = rows is not None or columns is not None
     block = (-(-query_len // side(query_len, most)), -(-kv_len // side(kv_len, most)))

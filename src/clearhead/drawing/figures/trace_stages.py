@@ -30,12 +30,7 @@ WRITTEN = 0.28
 LETTERS_OF_CELL = 6
 """The characters that such a cell has room for."""
 HATCH = "#C0C0C0"
-TOKENS_OF = {
-    "query_len": "queries",
-    "tokens": "queries",
-    "kv_len": "keys",
-    "source_tokens": "keys",
-}
+TOKENS_OF = {"query_len": "queries", "tokens": "queries", "kv_len": "keys", "source_tokens": "keys"}
 
 
 def of_trace(
@@ -101,13 +96,7 @@ def _formula(trace: Trace, step: Step) -> str:
 
 
 def _draw(
-    axes: Axes,
-    step: Step,
-    part: Tensor,
-    hidden: np.ndarray,
-    title: str,
-    *,
-    log: bool,
+    axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, title: str, *, log: bool
 ) -> None:
     """Draw a stage as an image, with its numbers where they fit."""
     numbers = part.detach().cpu().double().numpy()

@@ -4,7 +4,7 @@ What stands on a low floor is drawn on a high one: `_repr_html_` and `to_html` f
 by its name (`_common/lazy.py`), which the house checks like an import. What a cell draws
 (`drawing/notebook/inline/`) is HTML without style sheets, scripts and SVG, which viewers of saved notebooks
 take away; maps are PNG with a table of colours, written in ten lines of zlib. Its cost is bounded: a repr
-must not work out 10¹⁰ weights, so of a large matrix it takes rows, which are exact, and says how many.
+must not compute 10¹⁰ weights, so of a large matrix it takes rows, which are exact, and says how many.
 
 The widget (`drawing/notebook/widget.py`) is the page's module as it is. Instead of a server the kernel is
 asked, with the same routes, by messages; a page without a kernel waits for it once.

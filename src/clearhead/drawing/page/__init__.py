@@ -3,7 +3,7 @@
 `frontend/` is TypeScript and Preact, bundled by esbuild into a script and a style for each kind of page,
 `drawing/page/assets/heads.js` and `trace.js`, and `figure.js`, which are committed: an installed clearhead needs no
 Node. What they share, `frontend/src/shared`, stands in each, since a page is one file. Biome
-formats and lints it. `make page` bundles; a test bundles anew and compares the bytes.
+formats and lints it. `make page` bundles; a test bundles again and compares the bytes.
 
 `drawing/page/payload.py` is the one format: a head of JSON, and named arrays, each deflated by itself. The
 same bytes stand in a page, come from a server, and go to a widget. In a page they are base64: four bytes for
@@ -28,7 +28,7 @@ a third of the library for it, since components and `subscribe` are all that fol
 derived from props are made by `useMemo`, which names what they depend on.
 
 A page knows the mask of a long text as runs of keys (`runs_of_keys`), so that nothing is spread over pairs
-that are hidden; a summary keeps no mask, and is taken for causal where no query gives anything to a later
+that are hidden; a summary keeps no mask, and is treated as causal where no query gives weight to a later
 key.
 
 Weights of up to 1 MB are exact. More are rounded by their square root (`drawing/page/rounding.py`), to 16 bits

@@ -47,7 +47,7 @@ EVERY = 7
 
 
 class Arrays(NamedTuple):
-    """Arrays of a payload, and the entry of the layer that says how to read them."""
+    """Arrays of a payload, and the entry of the layer that describes how to decode them."""
 
     about: dict[str, Any]
     arrays: dict[str, Tensor | Deflated]

@@ -45,10 +45,7 @@ def page(payload: Payload) -> str:
             id="clearhead-page",
         ),
         element(
-            "script",
-            Html(held),
-            id="clearhead-payload",
-            type="application/octet-stream;base64",
+            "script", Html(held), id="clearhead-payload", type="application/octet-stream;base64"
         ),
         element("script", Html(asset(f"{payload.kind}.js")), type="module"),
     ]

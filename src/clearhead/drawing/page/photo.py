@@ -172,7 +172,5 @@ def with_photo(payload: Payload, photo: Photo | None) -> Payload:
     entry = {"kind": photo.kind, "grid": photo.grid, "skip": photo.skip}
     content = torch.frombuffer(bytearray(photo.content), dtype=torch.uint8)
     return replace(
-        payload,
-        data={**payload.data, "photo": entry},
-        arrays={**payload.arrays, "photo": content},
+        payload, data={**payload.data, "photo": entry}, arrays={**payload.arrays, "photo": content}
     )

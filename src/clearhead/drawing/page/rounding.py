@@ -35,7 +35,7 @@ def rounded(
 
     Args:
         values: (any, …), float.
-        levels: how many steps; a byte holds BYTE, two hold WORD.
+        levels: the number of steps; a byte holds BYTE, two hold WORD.
         power: of the root that is taken; 1 is none.
         hidden: bool, of the shape of the values: which differs from 0.
 

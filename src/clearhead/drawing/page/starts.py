@@ -37,7 +37,7 @@ def start_of(
         asked: a head, a state, a pin, or none of them.
         layers: the entries of the payload.
         texts: the tokens of each text.
-        telling: layer, head, query and key of the link that is taken where nothing else is asked for.
+        telling: layer, head, query and key of the link that opens by default.
 
     Raises:
         ArgumentError: codes `page.start`, for a head that the page does not have, and `page.pin`, for a token

@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def print_machine(console: Console) -> None:
-    """Print versions, devices, kernels, and what each kernel refuses on each device.
+    """Print versions and devices, and which problems each kernel can run on each device.
 
     Example:
         >>> import io

@@ -56,7 +56,7 @@ class Screens(Printer):
         self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
-        """Raise if there is no such layer or head.
+        """Raise SelectionError if the layer or the head does not exist.
 
         Raises:
             SelectionError: codes `show.layer`, `show.head`.

@@ -108,7 +108,7 @@ class Choice(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason of the choice, in words."""
+        """The reason of the choice, as text for the screen."""
         if self.link is None:
             return "as the most focused head; there are no links between words"
         if self.link.weight > HALF:

@@ -1,4 +1,4 @@
-"""A KV cache for each layer of a model, handed to all of them as one."""
+"""A KV cache for each layer of a model, passed to all of them as one object."""
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from clearhead.layers.caches.layout import row_index
 
 @with_hints
 class CacheBundle:
-    """The caches of all layers of a model: each layer that is handed the bundle takes its own.
+    """The caches of all layers of a model: each layer that gets the bundle uses its own cache.
 
     A cache is made when its layer is called for the first time, and is found by the layer itself, so
     that no two layers can share one or swap theirs. What is done to all of them is done to all or, if
@@ -69,22 +69,22 @@ class CacheBundle:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all keys and values, in bytes."""
+        """The memory of all stored keys and values, in bytes."""
         return sum(cache.nbytes for cache in self)
 
     def truncate(self, length: int | Sequence[int] | Tensor) -> None:
-        """`Cache.truncate` in every cache, or in none if one of them refuses."""
+        """Call `Cache.truncate` on every cache; if one raises, all are restored."""
         self._each(lambda cache: cache.truncate(length))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
-        """`Cache.reorder` in every cache, or in none if one of them refuses."""
+        """Call `Cache.reorder` on every cache; if one raises, all are restored."""
         for cache in self:
             # Rows change places in memory, which could not be undone.
             row_index(rows, 0 if cache._layout is None else cache._layout.batch)
         self._each(lambda cache: cache.reorder(rows))
 
     def reset(self) -> None:
-        """`Cache.reset` in every cache."""
+        """Call `Cache.reset` on every cache; if one raises, all are restored."""
         self._each(Cache.reset)
 
     def fork(self) -> "CacheBundle":
@@ -107,6 +107,7 @@ class CacheBundle:
         return other
 
     def _each(self, act: Callable[[Cache], object]) -> None:
+        """Call `act` with every cache; if one call raises, restore all caches and raise its error."""
         before = [(cache, cache._snapshot(0)) for cache in self]
         try:
             for cache in self:
@@ -118,6 +119,7 @@ class CacheBundle:
 
 
 def _no_maker(got: str) -> ArgumentTypeError:
+    """Return the error for a `make` that does not make caches."""
     return ArgumentTypeError(
         "cache.make",
         f"make must be a class of caches, or a function from a layer to its cache; got {got}. Give arguments by a "

@@ -130,7 +130,7 @@ class Cache(Slots):
         return torch.arange(real, device=self._device)
 
     def mask(self) -> Mask:
-        """The mask, next to causality, of the new queries over the keys that `append` returned.
+        """Return the mask of the new queries over the keys that `append` returned, to be combined with causality.
 
         It fits all of the new queries, or the last few of them.
 

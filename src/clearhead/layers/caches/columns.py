@@ -21,6 +21,7 @@ class ColumnCache(Cache):
     _limit: int | None = None
 
     def _start(self, layout: Layout) -> None:
+        """Allocate the stores for a layout; memory of the same shape is reused after a reset."""
         shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
         expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]
         # After a reset the memory of a fixed length is there, and stays if it fits.
@@ -28,6 +29,7 @@ class ColumnCache(Cache):
             self._stores = self._allocate(layout, self._limit or 0)
 
     def _check_room(self, new: int) -> None:
+        """Raise TooLargeError if n more tokens do not fit into a cache of fixed length."""
         held = len(self)
         if self._limit is not None and held + new > self._limit:
             raise TooLargeError(
@@ -37,6 +39,7 @@ class ColumnCache(Cache):
             )
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Write keys and values behind the stored ones, in a larger store if needed; return all of them."""
         stop = self._seen + key.shape[2]
         if stop > self._stores[0].shape[2]:
             assert self._layout is not None
@@ -68,7 +71,7 @@ class GrowingCache(ColumnCache):
     """
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the call that makes this cache, as text."""
         return "GrowingCache()"
 
 
@@ -105,10 +108,11 @@ class StaticCache(ColumnCache):
         self.max_len = self._limit = max_len
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the call that makes this cache, as text."""
         return f"StaticCache({self.max_len})"
 
     def _forget(self) -> None:
+        """Set the stores to zero, for `reset`."""
         for store in self._stores:
             store.zero_()
 
@@ -119,7 +123,7 @@ class QuantisedCache(ColumnCache):
 
     Sources: Zafrir et al., 2019, https://arxiv.org/abs/1910.06188; Liu et al., 2024, https://arxiv.org/abs/2402.02750.
 
-    A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
+    A number x is stored as round(x / scale), where scale is the largest `|x|` of its head and token
     over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
     values take a little more than a quarter of float32. A head of a token that is not finite is
     returned as NaN.
@@ -135,12 +139,12 @@ class QuantisedCache(ColumnCache):
     """
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the call that makes this cache, as text."""
         return "QuantisedCache()"
 
     @property
     def error(self) -> float:
-        """A bound on |x − what is returned|, for all numbers of the real tokens held; 0 for none.
+        """A bound on `|x − x returned|` over all numbers of the real tokens held; 0 if there are none.
 
         Half a step of the coarsest scale, and the rounding of the dtype.
 
@@ -163,6 +167,7 @@ class QuantisedCache(ColumnCache):
         return float(scales.max()) * step + info.smallest_normal * info.eps
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
+        """Return the width and the dtype of each store: int8 keys and values, and their scales."""
         scale = torch.promote_types(layout.dtype, torch.float32)
         return (
             (layout.head_dim, torch.int8),
@@ -172,6 +177,7 @@ class QuantisedCache(ColumnCache):
         )
 
     def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Return keys and values as int8, and the scale of each token, (batch, heads, tokens, 1)."""
         numbers: list[Tensor] = []
         scales: list[Tensor] = []
         for given in (key, value):
@@ -189,6 +195,7 @@ class QuantisedCache(ColumnCache):
         return *numbers, *scales
 
     def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the keys and values in the dtype of the layout, from int8 and scales."""
         assert self._layout is not None
         keys, values, key_scales, value_scales = stored
         dtype = self._layout.dtype

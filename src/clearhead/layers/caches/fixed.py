@@ -19,7 +19,7 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 @with_hints
 class FixedCache(StaticCache):
-    """A KV cache of fixed memory that returns all of it at every step, with a mask for what is held.
+    """A KV cache of fixed memory that returns all of it at every step, with a mask of the columns in use.
 
     The tokens held are its first columns, and their number is a tensor, so that every step of as many
     tokens is one graph: for `torch.compile`, for CUDA graphs, and, with `of` and `state`, for
@@ -117,11 +117,11 @@ class FixedCache(StaticCache):
         return (*self._stores, self._length, *padded)
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the call that makes this cache, as text."""
         return f"FixedCache({self.max_len})"
 
     def mask(self) -> Mask:
-        """Return the mask, in addition to causality, of the new queries over the keys that `append` returned."""
+        """Return the mask of the new queries over the keys that `append` returned, to be combined with causality."""
         held = Held(self._held())
         return held if self._valid is None else held & padding(self._valid)
 
@@ -134,25 +134,30 @@ class FixedCache(StaticCache):
         return 0 if self._length is None else int(self._length)
 
     def _held(self) -> Tensor:
+        """Return the number of columns held, int64, ()."""
         return torch.zeros((), dtype=torch.int64) if self._length is None else self._length
 
     def _real(self) -> int | Tensor:
+        """Return which columns are real, (batch, max_len); the number of columns if all are; 0 when empty."""
         if self._valid is not None:
             return self._valid
         return 0 if self._length is None else self.max_len
 
     def _check_room(self, new: int) -> None:
+        """Raise TooLargeError if n more tokens do not fit; not checked in a trace or a CUDA graph."""
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
             super()._check_room(new)
 
     def _start(self, layout: Layout) -> None:
+        """Allocate the stores and the length, which lives on the device."""
         super()._start(layout)
         self._length = layout.allocate(dtype=torch.int64)
         # Not looked at: what is known would be another graph once a step cannot read it.
         self._finite = False
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Write keys and values to the next columns, and return the whole stores."""
         columns = torch.arange(key.shape[2], device=key.device) + self._held()
         keys, values = self._stores
         keys, values = _written(keys, 2, columns, key), _written(values, 2, columns, value)
@@ -160,6 +165,7 @@ class FixedCache(StaticCache):
         return keys, values
 
     def _record(self, new: int, valid: Tensor | None) -> None:
+        """Record which of n new columns are real, and count them."""
         if valid is not None or self._valid is not None:
             assert self._layout is not None
             assert self._length is not None
@@ -171,6 +177,7 @@ class FixedCache(StaticCache):
         self._advance(new)
 
     def _advance(self, new: int) -> None:
+        """Add n to the length, in place except during an export."""
         assert self._length is not None
         if is_exporting():
             self._length = self._length + new
@@ -178,6 +185,7 @@ class FixedCache(StaticCache):
             self._length += new  # in place, as compiled and recorded steps want it
 
     def _counts(self) -> int | Tensor:
+        """Return the number of real tokens, a tensor () or (batch,)."""
         held = self._held()
         if self._valid is None:
             return held
@@ -185,12 +193,13 @@ class FixedCache(StaticCache):
         return (self._valid & (columns < held)).sum(-1)
 
     def _columns(self, valid: Tensor) -> Tensor:
-        """As many as there is memory, all real that hold nothing yet, and in place."""
+        """Return `valid` padded with True to (batch, max_len), written in place if there is a store."""
         with torch.inference_mode(False):
             every = nn.functional.pad(valid, (0, self.max_len - valid.shape[1]), value=True)
             return every if self._valid is None else self._valid.copy_(every)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
+        """Return the attributes to restore if n tokens are refused, with copies of the length and `valid`."""
         # Both are written to in place.
         copies = {"_length": self._length, "_valid": self._valid}
         return super()._snapshot(new) | {
@@ -198,6 +207,7 @@ class FixedCache(StaticCache):
         }
 
     def _forget(self) -> None:
+        """Forget the length, for `reset`."""
         super()._forget()
         # Tokens held, int64, (); None before there are any.
         self._length: Tensor | None = None
@@ -211,15 +221,15 @@ class Held(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the positions, or of the length."""
+        """The device of the length tensor."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return which pairs are visible, by their positions."""
+        """Return which pairs are visible: keys held, up to the position of each query."""
         return key_index <= query_index + (self.length - extent.query_len)
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the run of keys that each query sees."""
+        """Return one run for each query: the keys from 0 to its own position."""
         _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)
@@ -233,12 +243,12 @@ class Held(Mask):
         )
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the mask as text."""
         return "held by the cache"
 
 
 def _written(store: Tensor, dim: int, columns: Tensor, new: Tensor) -> Tensor:
-    """The store with new columns: in place, or another tensor where an exported step returns it."""
+    """Return a store with new values at some columns: changed in place, or a new tensor during an export."""
     if is_exporting():
         return store.index_copy(dim, columns, new)
     return store.index_copy_(dim, columns, new)

@@ -36,7 +36,7 @@ class Layout(NamedTuple):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def every(self, new: int) -> Tensor:
-        """Return a `valid` for n tokens that are all real, bool, (batch, n)."""
+        """Return a `valid` for n tokens that are all real: True, (batch, n)."""
         return torch.ones(self.batch, new, dtype=torch.bool, device=self.device)
 
 
@@ -121,7 +121,7 @@ def check_valid(valid: Tensor, batch: int, new: int, device: torch.device) -> No
 def is_in_order(valid: Tensor) -> bool:
     """Return True if in every row the real tokens are neighbours; valid is bool, (batch, tokens).
 
-    False where it cannot be read, while compiling: to go by position is right for any row.
+    False if it cannot be read, while compiling: masks by position are right for any row.
     """
     if not (is_plain(valid) and is_concrete(valid)):
         return False
@@ -176,7 +176,7 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
 
 
 def _whole_numbers(name: str, given: Sequence[int] | Tensor, expected: str) -> Tensor:
-    """Return whole numbers as int64, or raise ArgumentTypeError with the code `NAME.type`."""
+    """Return integers as an int64 tensor, or raise ArgumentTypeError with the code `NAME.type`."""
     if isinstance(given, Tensor):
         check_tensor(name, given)
         if not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):

@@ -59,7 +59,7 @@ class SlidingCache(Cache):
         self._size = self.window + self.spare
 
     def describe(self) -> str:
-        """Return the object as it is written, with its arguments."""
+        """Return the call that makes this cache, as text."""
         spare = f", spare={self.spare}" if self.spare else ""
         return f"SlidingCache({self.window}{spare})"
 
@@ -69,7 +69,7 @@ class SlidingCache(Cache):
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
-        """The mask of the next call: each query sees the last `window` tokens that the ring holds."""
+        """Return the mask of the next call: each query sees the last `window` tokens that the ring holds."""
         if self._shown is not None:
             return self._shown[1]
         if self._valid is None and min(self._seen, self._size) <= self.window:
@@ -83,9 +83,9 @@ class SlidingCache(Cache):
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:
-        """Return the position of the token in each slot of the ring, and of the last token.
+        """Return the position of the token in each slot of the ring, and the position of the last token.
 
-        Positions are below 0 where there is no token: (slots,) and a number, or (batch, slots) and (batch, 1).
+        Empty slots have positions below 0. The shapes are (slots,) and a number, or (batch, slots) and (batch, 1).
         """
         total = self._counts()
         last = total - 1 if isinstance(total, int) else total[:, None] - 1
@@ -93,20 +93,23 @@ class SlidingCache(Cache):
         return last - (last - places) % self._size, last
 
     def _start(self, layout: Layout) -> None:
+        """Allocate a ring of fixed size for a layout."""
         self._stores = self._allocate(layout, self._size)
 
     def _forget(self) -> None:
+        """Forget the positions, for `reset`."""
         super()._forget()
         # The position of the oldest token held: one for all rows alike, or (batch,).
         self._oldest: int | Tensor = 0
 
     def _oldest_after(self, total: int | Tensor) -> int | Tensor:
-        """Return the same after `total` tokens were written."""
+        """Return the position of the oldest token held after `total` tokens were written."""
         if isinstance(self._oldest, int) and isinstance(total, int):
             return max(self._oldest, total - self._size)
         return torch.maximum(torch.as_tensor(self._oldest), torch.as_tensor(total) - self._size)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
+        """Return the attributes to restore if n tokens are refused; rings are copied if needed ones are overwritten."""
         state = super()._snapshot(new)
         if new > 1 + self.spare or self.window == 1:
             # They take the place of tokens that the next query sees.
@@ -115,6 +118,7 @@ class SlidingCache(Cache):
         return state | {"_oldest": self._oldest_after(self._counts() + new)}
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Write keys and values to their slots in the ring, and return the keys and values that the call attends to."""
         new, size, total = key.shape[2], self._size, self._counts()
         if valid is None and isinstance(total, int):
             positions = torch.arange(total, total + new, device=key.device)
@@ -150,7 +154,7 @@ class SlidingCache(Cache):
     def _write(
         self, every: Sequence[Tensor], positions: Tensor, valid: Tensor | None, counts: int | Tensor
     ) -> None:
-        """Write new tokens to the places of their positions, the last ones of many."""
+        """Write new tokens to the slots of their positions; of more tokens than slots, the last ones."""
         size = self._size
         if valid is None:
             place = positions[-size:] % size
@@ -164,6 +168,7 @@ class SlidingCache(Cache):
             ring[row, :, place] = given[row, :, column]
 
     def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
+        """Truncate each row to `counts` tokens; raise ArgumentError if the window before them was dropped."""
         total, oldest = torch.as_tensor(counts), self._oldest
         lost = (total > 0) & ((total - self.window + 1).clamp(min=0) < oldest)
         if self.window > 1 and bool(lost.any()):
@@ -180,13 +185,14 @@ class SlidingCache(Cache):
             self._oldest = torch.where(total == 0, 0, oldest)
 
     def _take(self, rows: Tensor) -> None:
+        """Reorder the rows of the ring and their positions."""
         super()._take(rows)
         if isinstance(self._oldest, Tensor):
             self._oldest = self._oldest[rows]
 
 
 def _at(ring: Tensor, places: Tensor) -> Tensor:
-    """The tokens at these places, (tokens,) or (batch, tokens)."""
+    """Return the entries of a ring in these slots, (slots,) or (batch, slots)."""
     if places.ndim == 1:
         return ring.index_select(2, places)
     return ring.gather(2, places[:, None, :, None].expand(*ring.shape[:2], -1, ring.shape[3]))

@@ -14,7 +14,7 @@ from clearhead.masks.base import Mask
 
 
 class Slots(ABC):
-    """The base of `Cache`: memory, which columns of the text are real tokens, and what a kind of cache defines.
+    """The base of `Cache`: the stores, which columns are real tokens, and the methods of each kind of cache.
 
     A kind defines `_start` and `_add`; the other methods are those of a cache that holds every column.
     """
@@ -58,29 +58,30 @@ class Slots(ABC):
 
     @property
     def _device(self) -> torch.device | None:
+        """The device of the stores; None before the first append."""
         return None if self._layout is None else self._layout.device
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if there is no room for n more tokens; most kinds make room."""
+        """Raise TooLargeError if n more tokens do not fit; by default a cache makes room."""
         return
 
     @abstractmethod
     def _start(self, layout: Layout) -> None:
-        """Allocate the stores for the first tokens, which have this layout."""
+        """Allocate the stores for tokens of this layout, before the first append."""
 
     @abstractmethod
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Write tokens that fit to their slots, and return what `append` returns.
+        """Write tokens that fit to their slots, and return the keys and values for the call to attend to.
 
-        `_seen` and `_valid` do not count the new tokens yet.
+        The new tokens are not counted in `_seen` and `_valid` yet.
         """
 
     def _real(self) -> int | Tensor:
-        """Return the number of keys held if all are real and in order; else which are real, (batch, keys)."""
+        """Return the number of keys held if all are real and in order; otherwise which are real, (batch, keys)."""
         return self._seen if self._valid is None else self._valid
 
     def _counts(self) -> int | Tensor:
-        """Return the number of real tokens: one for all rows, or (batch,), or a tensor of one number."""
+        """Return the number of real tokens: an int if all rows are equal, otherwise (batch,) or a tensor ()."""
         return self._seen if self._valid is None else self._valid.sum(-1)
 
     def _record(self, new: int, valid: Tensor | None) -> None:
@@ -93,7 +94,7 @@ class Slots(ABC):
         self._seen += new
 
     def _advance(self, new: int) -> None:
-        """Count n new columns; fewer than before if n is negative."""
+        """Count n new columns; remove columns if n is negative."""
         self._seen += new
 
     def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
@@ -104,15 +105,15 @@ class Slots(ABC):
         )
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
-        """Return width and dtype of each store."""
+        """Return the width and the dtype of each store."""
         return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
 
     def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Return what the stores hold of keys and values."""
+        """Return keys and values in the format of the stores."""
         return key, value
 
     def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of a part of the stores."""
+        """Return the keys and values of some columns of the stores."""
         keys, values = stored
         return keys, values
 
@@ -128,11 +129,11 @@ class Slots(ABC):
         return
 
     def _columns(self, valid: Tensor) -> Tensor:
-        """Return which columns are real, (batch, columns), as a kind stores it."""
+        """Return which columns are real, bool, in the shape that the cache stores."""
         return valid
 
     def _take(self, rows: Tensor) -> None:
-        """Reorder the stores; in place if the batch size stays, for compiled steps."""
+        """Reorder the rows of the stores; in place if the batch size does not change, for compiled steps."""
         assert self._layout is not None
         batch, _, slots, _ = self._stores[0].shape
         held, old = min(len(self), slots), self._stores
@@ -142,5 +143,5 @@ class Slots(ABC):
             store[:, :, :held] = before[:, :, :held].index_select(0, rows)
 
     def _forget(self) -> None:
-        """Drop what a kind holds, for `reset`."""
+        """Drop the stored tokens, for `reset`."""
         self._stores = ()

@@ -1,4 +1,4 @@
-"""Adapters: a layer of ours behind the call of the module that it was made of."""
+"""Adapters: a converted layer with the call signature of the module that it replaces."""
 
 import inspect
 from functools import cache
@@ -42,7 +42,7 @@ class Adapter(nn.Module):
         self.layer = layer
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by the names that the module gives them; unnamed ones by their own."""
+        """Return the arguments of a call by the parameter names of the module's forward, defaults included."""
         bound = self.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         found = dict(list(bound.arguments.items())[1:])
@@ -52,7 +52,7 @@ class Adapter(nn.Module):
         return found
 
     def dropped(self, output: Tensor) -> Tensor:
-        """The output after the module's dropout of it."""
+        """Return the output after the dropout that the module applies to its output."""
         return nn.functional.dropout(output, self.output_dropout, self.training)
 
     def extra_repr(self) -> str:
@@ -81,7 +81,7 @@ class PlainAdapter(Adapter):
         self.inputs, self.returns = reader.call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module returns: the output, and None for what else it returns."""
+        """Return the output, in a tuple with None for the other results if the module returns a tuple."""
         given = self.arguments(args, kwargs)
         names = list(given)[: self.inputs]
         for name, value in given.items():
@@ -96,12 +96,12 @@ class PlainAdapter(Adapter):
 
 
 def other_arguments(module: nn.Module, count: int) -> list[str]:
-    """The names of the arguments of a module's forward behind the first of them."""
+    """Return the names of the parameters of a module's forward after the first `count`."""
     return list(inspect.signature(type(module).forward).parameters)[1 + count :]
 
 
 def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
-    """True for an argument of a module's forward that says as much as if it were left out."""
+    """Return True if the argument equals its default, so that passing it changes nothing."""
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
         return not value
@@ -110,12 +110,13 @@ def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
 
 
 def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: AttentionLayer) -> Adapter:
-    """Make the adapter of one kind for a module, of a class that is also the module's."""
+    """Return an adapter of one kind for a module; its class is also a subclass of the module's class."""
     return _class_of(kind, type(reader.module))(reader, layer).train(reader.module.training)
 
 
 @cache
 def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
+    """Return a class that derives from an adapter and from a module's class."""
     held = {
         "kinds": (kind, theirs),
         "signature": inspect.signature(theirs.forward),
@@ -125,4 +126,5 @@ def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
 
 
 def _blank(kind: type[Adapter], theirs: type[nn.Module]) -> Adapter:
+    """Return an uninitialised adapter for a module of class `theirs`."""
     return _class_of(kind, theirs).__new__(_class_of(kind, theirs))

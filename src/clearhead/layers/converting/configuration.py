@@ -19,7 +19,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
-    """Hand the rotary positions of the module's configuration to the layer, if it has some."""
+    """Add the rotary positions of the module's configuration to the layer, if it has any."""
     if layout is None:
         return
     config = reader.config
@@ -46,7 +46,7 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
 
 
 def hide_by_configuration(reader: ModuleReader) -> None:
-    """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
+    """Add the causal mask and the window that the configuration declares; a probed module shows its own."""
     if reader.is_own:
         return
     is_causal, window = getattr(reader.module, "is_causal", None), window_of(reader)
@@ -72,7 +72,7 @@ def hide_by_configuration(reader: ModuleReader) -> None:
 
 
 def _is_open(reader: ModuleReader) -> bool:
-    """True if a module that does not hide the future belongs to no model that does it in its place."""
+    """Return True if nothing hides the future: neither the module nor the model that it is a part of."""
     kind = type(reader.module)
     is_decoder, is_causal = (
         getattr(reader.module, name, None) for name in ("is_decoder", "is_causal")
@@ -86,7 +86,7 @@ def _is_open(reader: ModuleReader) -> bool:
 
 
 def window_of(reader: ModuleReader) -> int | None:
-    """The number of tokens that a query of the module sees, itself included; None for all."""
+    """Return the number of tokens that a query of the module sees, itself included; None if there is no window."""
     module: Any = reader.module
     if not getattr(module, "is_sliding", True):
         return None
@@ -98,6 +98,7 @@ def window_of(reader: ModuleReader) -> int | None:
 
 
 def _layer_type(reader: ModuleReader) -> str | None:
+    """Return the configured type of the module's layer, such as "sliding_attention"; None without types."""
     types = getattr(reader.config, "layer_types", None)
     index = getattr(reader.module, "layer_idx", None)
     return types[index] if types and isinstance(index, int) else None
@@ -110,10 +111,12 @@ def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
 
 
 def _original(found: Mapping[str, Any], config: Any) -> int:
+    """Return the context length that the model was trained with before rotary scaling."""
     return found.get(ORIGINAL) or config.max_position_embeddings
 
 
 def _factor(found: Mapping[str, Any], config: Any) -> float:
+    """Return the factor by which rotary scaling extends the context."""
     return found.get("factor") or config.max_position_embeddings / found[ORIGINAL]
 
 

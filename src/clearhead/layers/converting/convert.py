@@ -146,7 +146,7 @@ def convert(
 
 
 def _read_again(before: ModuleReader) -> ModuleReader:
-    """Read a module that was read before: its pairs, as they are now."""
+    """Return a new reader of a module that was read before, with the present values of its tensors."""
     family = family_of(before.module)
     assert family is not None
     reader = ModuleReader(before.module, before.beside, before.guess)
@@ -184,7 +184,7 @@ def read(
 
 
 def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
-    """Read a module, so that every tensor of it is accounted for."""
+    """Return the reader after the family has read the module; raise if a tensor is left over."""
     reader.check_forward()
     family.read(reader)
     reader.check_tensors()
@@ -204,11 +204,12 @@ def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
 
 
 def is_theirs(module: nn.Module) -> bool:
-    """True for an attention of a known kind that was not converted yet."""
+    """Return True for an attention layer of a known kind that is not converted yet."""
     return family_of(module) is not None and not isinstance(module, OWN)
 
 
 def _check_types(module: object, beside: Mapping[str, object]) -> None:
+    """Raise ArgumentTypeError for a module that is no torch.nn.Module, or is a layer of this package."""
     for name, each in {"module": module, **beside}.items():
         if not isinstance(each, nn.Module) or isinstance(each, AttentionLayer):
             raise ArgumentTypeError(
@@ -218,6 +219,7 @@ def _check_types(module: object, beside: Mapping[str, object]) -> None:
 
 
 def _unknown(module: nn.Module) -> UnsupportedError:
+    """Return the error for a module of no known kind, which lists the kinds."""
     known = "\n".join(f"  - {family.words}" for family in FAMILIES if family.words)
     return UnsupportedError(
         "convert.unknown",

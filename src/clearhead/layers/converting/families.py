@@ -63,7 +63,7 @@ class Family(NamedTuple):
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """Return the kind of a module, or None."""
+    """Return the first family that recognises a module, or None."""
     return next((family for family in FAMILIES if family.recognises(module)), None)
 
 
@@ -74,6 +74,8 @@ def _family(
     words: str | None = None,
     of_library: bool = False,
 ) -> Family:
+    """Return the family of modules with projections by these names; `project` reads the projections."""
+
     def recognises(module: nn.Module) -> bool:
         return has_projections(names, module) and not (of_library and model_type(module) is None)
 
@@ -86,16 +88,17 @@ def _family(
 
 
 def _separate(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """Read one projection each for query, key and value."""
+    """Read one projection each for query, key and value; return False, with a reason, if one is not plain."""
     found = reader.projections(*names.inputs, *reader.output_of(names))
     heads = reader.num_heads or (1 if names in TUTORIALS else None)
     return bool(found) and reader.project(*found, num_heads=heads)
 
 
 def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """Read one projection of all queries, then all keys, then all values; with q_attn, of keys and values.
+    """Read a packed projection of query, key and value, or of key and value; return False if it is not plain.
 
-    In GPT-NeoX the queries, the key and the value of the first group of heads come first, then those of the second.
+    It has all queries, then all keys, then all values. In GPT-NeoX the query, key and value of the first group of
+    heads come first, then those of the second.
     """
     is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
     found = reader.projections(*names.inputs, *names.output, *["q_attn"] * is_cross)
@@ -123,13 +126,13 @@ def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
 
 
 def _heads_of(module: nn.Module) -> list[nn.Module]:
-    """The modules of one head each that a module lists, if it does."""
+    """Return the modules in `module.heads`, one per head; [] if there is no such list."""
     heads = getattr(module, "heads", None)
     return list(heads) if isinstance(heads, nn.ModuleList) else []
 
 
 def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
-    """The names of the projections in each of the modules that a module lists; empty if they have none."""
+    """Return the projection names of each module in `module.heads`; [] if one has no known names."""
     found = [
         next((names for names in TUTORIALS if has_projections(names, head)), None)
         for head in _heads_of(module)
@@ -138,7 +141,7 @@ def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
 
 
 def _read_heads(reader: ModuleReader) -> None:
-    """A list of modules of one head each, with an output projection next to it or without one."""
+    """Read a list of modules of one head each, with the output projection next to the list if there is one."""
     prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
     named = zip(prefixes, _names_of_heads(reader.module), strict=True)
     found = [reader.projections(*(prefix + name for name in each.inputs)) for prefix, each in named]
@@ -213,11 +216,12 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
 
 
 def _has_alibi(reader: ModuleReader) -> bool:
+    """Return True if the model that the module belongs to uses ALiBi."""
     return reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
 
 
 def _add_alibi(reader: ModuleReader) -> None:
-    """Add the ALiBi that the model passes to the module."""
+    """Add the ALiBi that the model passes to the module as a part of the layer."""
     module: Any = reader.module
     kind = str(reader.model_type)
     if kind == "bloom" and module.slow_but_exact and module.pretraining_tp > 1:
@@ -234,7 +238,7 @@ def _add_alibi(reader: ModuleReader) -> None:
 
 
 def _read_scale(reader: ModuleReader) -> None:
-    """Add the scale of the scores, unless it is the usual one."""
+    """Add the scale of the scores to the layer, unless it is 1/√head_dim."""
     module: Any = reader.module
     if _has_relative_bias(reader):
         reader.add_scale(1.0, "scaling")
@@ -256,7 +260,7 @@ def _read_scale(reader: ModuleReader) -> None:
 
 
 def _read_mask_of_gpt2(reader: ModuleReader) -> None:
-    """Read the mask of GPT-2, which older versions store, with the number that replaces a hidden score."""
+    """Read the mask buffers of GPT-2, which old versions store, with the value that hidden scores get."""
     reader.read_triangles()
     if reader.has("masked_bias"):
         reader.tensor("masked_bias")
@@ -265,7 +269,7 @@ def _read_mask_of_gpt2(reader: ModuleReader) -> None:
 
 
 def _add_temperature(reader: ModuleReader) -> None:
-    """Add the temperature of Llama 4, which the layers without rotary positions have."""
+    """Add the temperature of Llama 4, which its layers without rotary positions have."""
     module: Any = reader.module
     is_llama4 = reader.model_type == "llama4_text"
     if is_llama4 and module.attn_temperature_tuning and not module.use_rope:
@@ -274,6 +278,7 @@ def _add_temperature(reader: ModuleReader) -> None:
 
 
 def _add_sinks(reader: ModuleReader) -> None:
+    """Add the sinks of the module to the layer; record a reason if there is not one per head."""
     if not reader.has("sinks"):
         return
     sinks, heads = reader.tensor("sinks"), reader.sizes["num_heads"]
@@ -287,12 +292,12 @@ def _add_sinks(reader: ModuleReader) -> None:
 
 
 def _has_relative_bias(reader: ModuleReader) -> bool:
-    """True for the attentions of T5, whose scores are not scaled."""
+    """Return True for the attention layers of T5, whose scores are not scaled."""
     return not reader.is_own and hasattr(reader.module, "has_relative_attention_bias")
 
 
 def _read_relative_bias(reader: ModuleReader) -> None:
-    """Read the relative bias of T5: of the module, or of the first block, where it is given."""
+    """Read the relative bias of T5, from the module, or from the first block if that holds it."""
     module = reader.module
     # What is causal, or no decoder, attends to its own text, and has a relative bias.
     is_own_text = getattr(module, "is_causal", None) or not getattr(module, "is_decoder", False)
@@ -308,6 +313,7 @@ def _read_relative_bias(reader: ModuleReader) -> None:
 
 
 def _add_relative_bias(reader: ModuleReader, path: str) -> None:
+    """Add the relative bias with the table at `path` to the layer; record a reason if it does not fit."""
     module, heads = reader.module, reader.sizes["num_heads"]
     table = reader.tensor(f"{path}.weight") if reader.has(f"{path}.weight") else None
     if table is None or table.ndim != 2 or table.shape[1] != heads:

@@ -14,14 +14,14 @@ Layer = TypeVar("Layer", bound=AttentionLayer)
 
 
 def refuse(aim: str, reasons: Sequence[str]) -> None:
-    """Raise UnsupportedError, code `convert.refused`, with all of the reasons, if there is one."""
+    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; do nothing if there are none."""
     if reasons:
         listed = "\n".join(f"  - {reason}" for reason in reasons)
         raise UnsupportedError("convert.refused", f"clearhead.convert cannot {aim}.\n{listed}")
 
 
 def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
-    """Build the layer that equals a module, with copies of its numbers."""
+    """Return a new layer with the settings and copies of the tensors that were read from a module."""
     biases = {pair.ours for pair in reader.pairs if pair.ours.endswith("projection.bias")}
     given: dict[str, Any] = reader.options or {
         "bias": "query_projection.bias" in biases,

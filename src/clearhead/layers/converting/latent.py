@@ -23,7 +23,7 @@ SIZES = {
 
 
 def read(reader: ModuleReader) -> None:
-    """DeepSeek V2 and V3: a latent for keys and values, and one for queries or none."""
+    """Read DeepSeek V2 and V3: a latent for keys and values, and one for queries or none."""
     if reader.is_own:
         reader.reasons.append(
             "it has the names of DeepSeek's latent attention, and is no class of transformers: what its "
@@ -82,7 +82,7 @@ def read(reader: ModuleReader) -> None:
 
 
 def _pair_heads(reader: ModuleReader, up: Projection) -> None:
-    """Take the key and the value of each head from one projection of the latent."""
+    """Split one projection of the latent into the key and the value of each head."""
     heads, dims = (
         reader.sizes["num_heads"],
         [reader.sizes[n] for n in ("head_dim", "value_head_dim")],

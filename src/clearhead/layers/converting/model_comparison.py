@@ -1,4 +1,4 @@
-"""Compare the attentions of a model with what takes their place, in a call of the model."""
+"""Comparison of the attentions of a model with their replacements, in a call of the model."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ CLOSE = 1e-5
 
 @dataclass
 class Place:
-    """An attention of a model: where it stands, and what is put there."""
+    """An attention of a model: its paths, and its replacement or the reason why there is none."""
 
     paths: list[str]
     module: nn.Module
@@ -33,16 +33,16 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The first of the paths."""
+        """The first path of the module in the model."""
         return self.paths[0]
 
     @property
     def theirs(self) -> str:
-        """The name of the module's class."""
+        """The name of the class of the module."""
         return type(self.module).__name__
 
     def leave(self, reason: str) -> None:
-        """Leave the attention as it is."""
+        """Mark the module as not converted, with the reason."""
         self.made, self.reason = None, reason
 
 
@@ -112,7 +112,10 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
 
 
 def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
-    """The output of a model, in which each adapter is compared with the module of its place."""
+    """Return the output of a model run in which each adapter is compared with the module that it replaces.
+
+    A difference is recorded in its place.
+    """
     called: dict[int, str | None] = {}
     caches: dict[int, dict[str, Any]] = {}
 
@@ -183,6 +186,7 @@ def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
 
 
 def _is_floating(each: object) -> bool:
+    """Return True for a floating-point tensor."""
     return isinstance(each, Tensor) and each.is_floating_point()
 
 
@@ -198,17 +202,19 @@ def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterato
 
 
 def _set_modes(modes: Sequence[tuple[nn.Module, bool]]) -> None:
+    """Set `training` of each module to the mode stored with it."""
     for each, mode in modes:
         each.training = mode
 
 
 def _put_all(model: nn.Module, modules: Sequence[tuple[Place, nn.Module]]) -> None:
+    """Put each module into all paths of its place."""
     for place, module in modules:
         put(model, place.paths, module)
 
 
 def put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:
-    """Put a module in the places of a model."""
+    """Set a module at each of these paths in a model."""
     for path in paths:
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, module)

@@ -34,7 +34,7 @@ Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
 
 
 class ModelConversion(Drawn):
-    """The result of the conversion of a model: the layers by path, and what was left and why.
+    """The result of converting a model: the layers by path, and the modules left as they are, with reasons.
 
     Attributes:
         model: the model, which now runs on these layers.
@@ -82,7 +82,7 @@ class ModelConversion(Drawn):
         A weight that nobody changed comes back bit for bit. Interrupted, it can be called again.
 
         Raises:
-            ArgumentError: code `convert.changed`, if another module stands in the place of one that
+            ArgumentError: code `convert.changed`, if another module has replaced one that
                 was converted.
         """
         done = [place for place in self._places if place.made is not None]
@@ -105,10 +105,11 @@ class ModelConversion(Drawn):
             place.made = None
 
     def _write_back(self, place: Place, layer: AttentionLayer) -> None:
+        """Copy the present weights of the layer into the module that it replaced, in place."""
         ours = dict(layer.named_parameters(remove_duplicate=False))
         like = next(iter(ours.values()))
         place.module.to(like.device, like.dtype)
-        # Read anew: what was read before may lie on another device.
+        # Read again, because tensors read earlier may be on another device.
         with torch.no_grad():
             assert place.reader is not None
             for pair in self._read_again(place.reader).pairs:
@@ -173,7 +174,7 @@ def convert_model(
 
 
 def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
-    """The attentions of a model: those of a known kind, and what is called attention."""
+    """Yield each attention module of a model: those of a known kind, and those called "Attention" with a reason."""
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if path:
@@ -199,11 +200,12 @@ def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterat
 
 
 def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
+    """Return all modules inside the given modules, without these themselves unless they are nested."""
     return {each for module in modules for each in module.modules() if each is not module}
 
 
 def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> None:
-    """Make the module that takes the place of another, or give the reason why not."""
+    """Set `place.made` to the replacement of a module, or `place.reason` to why there is none."""
     module, kind = place.module, model_type(place.module)
     place.beside = _beside(place, places)
     try:
@@ -227,7 +229,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
 
 
 def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
-    """The table of the first block of T5's stack, for one that is handed its relative bias."""
+    """Return {"relative_bias": table} of the first T5 block for a module that is passed its bias; {} for others."""
     module: Any = place.module
     own = "relative_attention_bias"
     if getattr(module, "has_relative_attention_bias", True) or own in module._modules:
@@ -242,7 +244,7 @@ def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
 
 
 def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
-    """Why the call of a class of the user's cannot be kept; empty if it can."""
+    """Return why calls of a user-defined class cannot be kept as they are; "" if they can."""
     assert reader.call is not None  # a copy of it was run
     count, returns = reader.call
     if returns < 0:
@@ -257,10 +259,10 @@ def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
 
 
 def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
-    """Let the layer have the module's own parameters where it has the same numbers.
+    """Replace the layer's parameters by those of the module where the values are equal.
 
-    So an optimizer goes on, and no weight is held twice. What is frozen stays so, and what the module
-    does not have is frozen.
+    An optimizer then continues to work, and no weight is stored twice. Frozen parameters stay frozen, and
+    parameters that the module does not have are frozen.
     """
     roots = {**reader.beside, "": reader.module}
     for pair in reader.pairs:
@@ -285,16 +287,18 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
 
 
 def _ours(made: nn.Module) -> str:
+    """Return the public name of the class of a converted layer."""
     layer = _layer(made)
     place = "" if isinstance(layer, MultiHeadAttention) else "layers."
     return f"clearhead.{place}{type(layer).__name__}"
 
 
 def _layer(made: nn.Module) -> nn.Module:
+    """Return the layer inside an adapter; other modules are returned unchanged."""
     return made.layer if isinstance(made, Adapter) else made
 
 
 def _one_line(reason: str) -> str:
-    """The reasons of an error in one line."""
+    """Return the reasons of an error, joined to one line."""
     first, *listed = (line.strip().removeprefix("- ") for line in reason.splitlines())
     return "; ".join(listed) or first

@@ -12,7 +12,7 @@ from clearhead.layers.query_key_norm import QueryKeyNorm
 
 
 def add_norms(reader: ModuleReader) -> None:
-    """Add the norms of query and key to the layer, if the module has some."""
+    """Add the norms of query and key to the layer, if the module has any."""
     for query, key in NORM_NAMES:
         if not all(isinstance(reader.find(name), nn.Identity | None) for name in (query, key)):
             _add_pair(reader, query, key)
@@ -32,6 +32,7 @@ def add_norms(reader: ModuleReader) -> None:
 
 
 def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
+    """Add the norms with these two names to the layer; record a reason if they do not fit."""
     first, second = read_norm(reader, query), read_norm(reader, key)
     if first is None or second is None:
         return
@@ -55,7 +56,7 @@ def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
 
 
 def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, float] | None:
-    """Return weight and eps of a norm; None with a reason if it does not have both."""
+    """Return the weight and the eps of a norm; None, with a reason, if it does not have both."""
     norm = reader.find(name)
     weight = reader.tensor(f"{name}.weight") if reader.has(f"{name}.weight") else None
     eps = _eps_of(norm)
@@ -69,6 +70,6 @@ def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, float] | None:
 
 
 def _eps_of(norm: object) -> float | None:
-    """Return what a norm adds to the mean square; None if it does not have it as an attribute."""
+    """Return the eps of a norm; None if it is not stored in an attribute."""
     given: list[Any] = [getattr(norm, name, None) for name in ("eps", "variance_epsilon")]
     return next((eps for eps in given if is_number(eps) and 0 <= eps < 1), None)

@@ -40,7 +40,7 @@ Fits = dict[tuple[Any, ...], Fitted]
 
 
 def guesses(module: nn.Module) -> list[Fitted]:
-    """Return what a module may do, the most usual first."""
+    """Return the settings that a module may have, most likely first, to be compared with its outputs."""
     norms = ("copied", "plus 1")
     if model_type(module) is None:
         return [Fitted(norms=how, mask=mask) for mask in (None, causal()) for how in norms]
@@ -51,7 +51,7 @@ def guesses(module: nn.Module) -> list[Fitted]:
 
 
 def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
-    """Return the guess by which our layer equals a run of a copy, or add the reason why the module is refused.
+    """Return the guess for which our layer equals runs of a copy; None, with a reason, if there is none.
 
     Args:
         reader: of a module without reasons against it.
@@ -99,7 +99,7 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
 
 
 def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
-    """A copy with other weights; None with a reason, if there can be none."""
+    """Return a float64 copy of the module with random weights; None, with a reason, if it cannot be copied."""
     try:
         twin = copy.deepcopy(without_accelerate(reader.module))
         for path, each in list(twin.named_modules()):
@@ -167,7 +167,7 @@ def _runs(
 
 
 def _settings(reader: ModuleReader) -> tuple[Any, ...]:
-    """Everything plain that a module says of itself, but its place in the model."""
+    """Return everything that tells this module's behaviour from another's, apart from weights: a cache key."""
     module = reader.module
     plain = [
         (name, value)

@@ -45,7 +45,7 @@ class ModuleReader:
     Args:
         module: the attention of another library.
         beside: modules that belong to it but are not its children, such as the output projection.
-        guess: what the module is taken to do; None is what most do that are handed no positions.
+        guess: the assumed behaviour of the module; None is that of most modules without positions.
     """
 
     def __init__(
@@ -89,27 +89,27 @@ class ModuleReader:
 
     @property
     def left_over(self) -> list[str]:
-        """The tensors that nothing was made of, with shapes."""
+        """The names and shapes of the tensors that were not read."""
         return [f"{name} {tuple(tensor.shape)}" for name, tensor in self._left.items()]
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Each tensor and each setting, for the report."""
+        """The report: one row for each tensor and each setting that was read."""
         return (*(pair.row() for pair in self.pairs), *self.settings)
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the dtype and the device of all of them."""
+        """One of the tensors that were read, as an example of their dtype and device."""
         return next(pair.tensor for pair in self.pairs if pair.tensor is not None)
 
     @property
     def config(self) -> Any:
-        """The configuration of the model that the module is from, or None."""
+        """The configuration that the module stores, or None."""
         return getattr(self.module, "config", None)
 
     @property
     def model_type(self) -> str | None:
-        """The kind of model, as transformers calls it; None for a class of the user's."""
+        """The model type, as transformers names it; None for classes outside of transformers."""
         return model_type(self.module)
 
     def check_forward(self) -> None:
@@ -130,32 +130,32 @@ class ModuleReader:
 
     @property
     def is_own(self) -> bool:
-        """True for a class of the user's, or of another library than transformers."""
+        """True for a class that is not from transformers."""
         return self.model_type is None
 
     @property
     def num_heads(self) -> int | None:
-        """The number that the module says, or else its configuration."""
+        """The number of heads, from the module or else from its configuration; None if neither has it."""
         return _size(self.module, "num_heads") or _size(self.config, "num_heads")
 
     def size(self, name: str) -> int | None:
-        """Read a size attribute under its usual names; None without one."""
+        """Return a size attribute of the module under its usual names; None if there is none."""
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
-        """Take a tensor as one of ours."""
+        """Map a tensor of the module to the tensor `ours` of the layer."""
         self.pairs.append(TensorPair(theirs, tensor, ours, how=how))
 
     def tensor(self, name: str) -> Tensor:
-        """A parameter or a buffer, by its name; it counts as read."""
+        """Return a parameter or buffer by its name, detached, and mark it as read."""
         return self._left.pop(name).detach()
 
     def has(self, name: str) -> bool:
-        """True if there is such a parameter or buffer that was not read yet."""
+        """Return True if there is a parameter or buffer of this name that was not read yet."""
         return name in self._left
 
     def projection(self, path: str) -> Projection | None:
-        """Return the linear layer, Conv1D, or matrix (used as `x @ matrix`) of that name, or None with a reason."""
+        """Return the linear layer, Conv1D or matrix (`x @ matrix`) of that name; None, with a reason, if not plain."""
         found = self.find(path)
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
@@ -173,12 +173,12 @@ class ModuleReader:
         return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
     def projections(self, *paths: str) -> list[Projection]:
-        """Return the projections of these names; [], with a reason each, if one is not plain."""
+        """Return the projections of these names; [], with a reason for each, if one is not plain."""
         found = [self.projection(path) for path in paths]
         return [each for each in found if each is not None] if None not in found else []
 
     def find(self, path: str) -> Any:
-        """The attribute of this path in the module, or next to it; None for nothing."""
+        """Return the attribute at a dotted path in the module, or in the modules next to it; None if there is none."""
         first, *rest = path.split(".")
         found = self.beside.get(first, getattr(self.module, first, None))
         for name in rest:
@@ -277,7 +277,7 @@ class ModuleReader:
         return True
 
     def _pair_inputs(self, inputs: Sequence[Sequence[Projection]]) -> None:
-        """Stack the projections of query, of key and of value."""
+        """Map the projections of query, key and value to those of the layer; several are stacked row by row."""
         biased = any(each.bias is not None for same in inputs for each in same)
         for ours, same in zip(INPUTS, inputs, strict=True):
             start = 0
@@ -289,26 +289,26 @@ class ModuleReader:
                 start += len(each.weight)
 
     def read_triangles(self) -> None:
-        """Take buffers that tell the future from the rest as a causal mask."""
+        """Mark buffers that are triangles as read, and add a causal mask for them."""
         for name, tensor in list(self._left.items()):
             if not isinstance(tensor, nn.Parameter) and _is_triangle(tensor):
                 self.tensor(name)
                 self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
-        """Add a part to the layer; return its name in it."""
+        """Add a part to the layer and return its parameter prefix."""
         name = f"parts.{len(self.parts)}"
         self.parts.append(part)
         self.settings.append(Row(theirs, name, described(part)))
         return name
 
     def hide(self, mask: Mask, theirs: str) -> None:
-        """Add a mask to the layer."""
+        """Set the mask of the layer, and report it as read from `theirs`."""
         self.mask = mask
         self.settings.append(Row(theirs, "mask", mask.describe()))
 
     def read_scale(self) -> None:
-        """Take the number that the module says it multiplies its scores by."""
+        """Read the attribute by which the module says that it multiplies its scores."""
         for name in ("scaling", "scale", "softmax_scale"):
             found: Any = getattr(self.module, name, None)
             if is_number(found):
@@ -316,13 +316,13 @@ class ModuleReader:
                 return
 
     def add_scale(self, scale: float, theirs: str) -> None:
-        """Add the scale of the scores to the layer, if it is not the usual one."""
+        """Add the scale of the scores to the layer, unless it is 1/√head_dim."""
         width = self.sizes["head_dim"] + self.sizes.get("rotary_dim", 0)
         if not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-9):
             self.add_part(Scale(scale), f"{theirs}={scale:g}")
 
     def drop(self, *names: str) -> None:
-        """Take the first of these as the dropout of the weights: a number, or a layer of it."""
+        """Read the first of these attributes, a rate or an nn.Dropout, as the dropout of the weights."""
         rates = {name: rate for name in names if (rate := self._rate(name)) is not None}
         for name, rate in rates.items():
             if not 0 <= rate < 1:
@@ -333,7 +333,7 @@ class ModuleReader:
             return
 
     def leave(self, *names: str) -> None:
-        """Report that these, layers of dropout or its rates, are left out: they are the output's."""
+        """Report that these dropout layers or rates are not converted, because they act on the output."""
         for name in names:
             rate = self._rate(name)
             if rate:
@@ -343,7 +343,7 @@ class ModuleReader:
                 )
 
     def check_tensors(self) -> None:
-        """Add the reasons that lie in the numbers themselves: their kind, and where they are."""
+        """Add a reason if the tensors are not floating, or not of one dtype on one device, or on meta."""
         tensors = [pair.tensor for pair in self.pairs if pair.tensor is not None]
         kinds = sorted({f"{each.dtype} on {each.device}" for each in tensors})
         if len(kinds) > 1:
@@ -356,21 +356,21 @@ class ModuleReader:
             self.reasons.append("weights must be there; they are on the meta device")
 
     def _rate(self, name: str) -> float | None:
-        """A probability of dropout, said as a number or by a layer of it; None for neither."""
+        """Return a dropout rate, from a number or an nn.Dropout; None if the attribute is neither."""
         found = self.find(name)
         rate = found.p if isinstance(found, nn.Dropout) else found
         return float(rate) if is_number(rate) else None
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
-    """Return True for a module with layers or matrices of these names; a separate output may be elsewhere."""
+    """Return True if a module has layers or matrices of these names; the output may be elsewhere."""
     wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
     found = [getattr(module, name, None) for name in wanted]
     return all(isinstance(each, nn.Module | nn.Parameter) for each in found)
 
 
 def model_type(module: nn.Module) -> str | None:
-    """The kind of model, as transformers calls it, if the module's forward is written there."""
+    """Return the model type, as transformers names it, if the module's forward is defined there; else None."""
     where = getattr(type(module).forward, "__module__", "").split(".")
     if where[:2] != ["transformers", "models"]:
         return None
@@ -380,17 +380,18 @@ def model_type(module: nn.Module) -> str | None:
 
 
 def as_refusal(error: ClearheadError) -> str:
-    """The message of a part that refuses its arguments, as a reason."""
+    """Return the message of an error as a reason for a refusal."""
     return error.message.rstrip(".")
 
 
 def _size(place: object, name: str) -> int | None:
+    """Return the first size attribute of an object under its usual names; None if it has none above 0."""
     found = (as_int(getattr(place, theirs, None)) for theirs in SIZE_NAMES[name])
     return next((each for each in found if each), None)
 
 
 def _is_triangle(mask: Tensor) -> bool:
-    """True if a mask tells the future from the rest, whichever of the two it is 1 for."""
+    """Return True if a square mask is a triangle that separates the future, True or False in it."""
     if mask.ndim < 2 or mask.numel() != mask.shape[-1] ** 2 or not mask.numel():
         return False
     hidden = mask.reshape(mask.shape[-2:]).bool()

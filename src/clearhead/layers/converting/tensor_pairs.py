@@ -49,19 +49,19 @@ class TensorPair:
     how: str = "copied"
 
     def found_in(self, ours: Mapping[str, Tensor]) -> Tensor | None:
-        """The tensor of ours, by its name, or None for a bias that is not there."""
+        """Return the tensor of the layer by its name, or the rows that are paired; None for a missing bias."""
         found = ours.get(self.ours)
         return found if found is None or self.rows is None else found[slice(*self.rows)]
 
     def read(self, target: Tensor) -> None:
-        """Write theirs into ours."""
+        """Copy the module's tensor into the layer's, in place."""
         if self.tensor is None:
             target.copy_(self._constant(target))
         else:
             target.copy_(self.tensor + 1 if self.how == "plus 1" else self.tensor)
 
     def write(self, source: Tensor | None) -> None:
-        """Write ours, or zeros for a bias that is not there, into theirs."""
+        """Copy the layer's tensor into the module's, in place; zeros for a missing bias."""
         if self.tensor is None:
             return
         if source is None:
@@ -70,6 +70,7 @@ class TensorPair:
             self.tensor.copy_(source - 1 if self.how == "plus 1" else source)
 
     def _constant(self, like: Tensor) -> Tensor:
+        """Return the constant that replaces a missing tensor: identity, ones or zeros, shaped as `like`."""
         if self.how == "identity":
             return torch.eye(*like.shape, dtype=like.dtype, device=like.device)
         return torch.ones_like(like) if self.how == "ones" else torch.zeros_like(like)
@@ -99,7 +100,7 @@ class Projection:
     bias: Tensor | None = None
 
     def part(self, start: int, stop: int) -> "Projection":
-        """Some of its outputs."""
+        """Return the projection restricted to the outputs from start to stop."""
         where = f"{start}:{stop}"
         return replace(
             self,
@@ -110,12 +111,12 @@ class Projection:
         )
 
     def split(self, widths: Sequence[int]) -> list["Projection"]:
-        """Its outputs in parts of these widths."""
+        """Return the projection as parts with these numbers of outputs."""
         edges = [0, *accumulate(widths)]
         return [self.part(start, stop) for start, stop in pairwise(edges)]
 
     def pairs(self, ours: str, rows: tuple[int, int] | None = None) -> list[TensorPair]:
-        """Its weight and its bias, with the tensors of a projection of ours, or with some rows."""
+        """Return the pairs of weight and bias with the layer's projection `ours`, or with some rows of it."""
         how = "transposed" if self.transposed else "copied"
         pairs = [TensorPair(self.name, self.weight, f"{ours}.weight", rows, how)]
         if self.bias is not None:

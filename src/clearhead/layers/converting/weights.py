@@ -13,7 +13,7 @@ QUANTISED = 2**-6
 
 
 def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
-    """The hooks by which transformers collects attentions, which change nothing."""
+    """Return the hooks of a module with which transformers collects attentions, by id."""
     return {
         key: hook
         for key, hook in module._forward_hooks.items()

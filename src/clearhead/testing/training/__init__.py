@@ -1,1 +1,1 @@
-"""The laws of training, asked of copies of a training script."""
+"""The laws of training, checked on copies of a training script."""

@@ -73,7 +73,7 @@ def targets(call: LossCall) -> Targets | None:
 
 
 class ScriptCalls:
-    """A script on a copy in eval mode, and what several laws read from it."""
+    """A copy of a script in eval mode, with cached results that several laws read."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.rehearsal = script, Rehearsal(script)

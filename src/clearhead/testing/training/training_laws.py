@@ -1,4 +1,4 @@
-"""The laws of training, one row each: a change of a call, and what is compared.
+"""The laws of training, one function each: a change of a call, and what must follow.
 
 A law returns what it measured if it is broken, and nothing if it holds.
 """
@@ -25,7 +25,7 @@ BY_HEART = 20
 
 
 def leak(calls: ScriptCalls) -> Measured:
-    """Another token changes only its own logits and later ones; another label changes none."""
+    """Check that another token changes only its own logits and later ones, and that another label changes none."""
     script = calls.script
     lookahead = calls.lookahead if script.causal else 0
     if lookahead is None:
@@ -55,7 +55,7 @@ def leak(calls: ScriptCalls) -> Measured:
 
 
 def target(calls: ScriptCalls) -> Measured:
-    """The targets are the text, shifted by one token past the last that the logits see."""
+    """Check that the targets are the text, shifted by one token past the last that the logits see."""
     script, text = calls.script, calls.script.text
     if not script.causal:
         raise NotAskedError("causal=False: no token predicts the next")
@@ -85,7 +85,7 @@ def target(calls: ScriptCalls) -> Measured:
 
 
 def documents(calls: ScriptCalls) -> Measured:
-    """The tokens of one document change only its own logits."""
+    """Check that the tokens of one document change only its own logits."""
     script, text = calls.script, calls.script.text
     if script.documents is None:
         raise NotAskedError("no documents= is declared")
@@ -105,7 +105,7 @@ def documents(calls: ScriptCalls) -> Measured:
 
 
 def padding(calls: ScriptCalls) -> Measured:
-    """Other embeddings at padding change neither the loss nor the logits of targets."""
+    """Check that other embeddings at padding change neither the loss nor the logits of targets."""
     script, read, wrong = calls.script, calls.read, 0
     if script.padding is None:
         raise NotAskedError("no padding= is declared")
@@ -156,7 +156,7 @@ def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]
 
 
 def weights(calls: ScriptCalls) -> Measured:
-    """Targets in rows of different lengths have the same weight."""
+    """Check that targets in rows of different lengths have the same weight."""
     read, used = calls.targets, calls.targets.used
     if not read.plain:
         raise NotJudgedError("the loss has another term than the cross-entropy")
@@ -176,7 +176,7 @@ def weights(calls: ScriptCalls) -> Measured:
 
 
 def accumulation(calls: ScriptCalls) -> Measured:
-    """The gradient of two accumulated halves is that of the batch."""
+    """Check that the gradient of two accumulated halves is that of the batch."""
     script, read = calls.script, calls.read
     if script.parts["accumulate"] is None:
         raise NotAskedError("no accumulate= is given")
@@ -202,7 +202,7 @@ def accumulation(calls: ScriptCalls) -> Measured:
 
 
 def dropout(calls: ScriptCalls) -> Measured:
-    """The logits of a step change with the seed."""
+    """Check that the logits of a training step change with the seed."""
     rates = [
         rate
         for module in calls.script.parts["model"].modules()
@@ -218,7 +218,7 @@ def dropout(calls: ScriptCalls) -> Measured:
 
 
 def evaluation(calls: ScriptCalls) -> Measured:
-    """The logits in eval mode do not change with the seed."""
+    """Check that the logits in eval mode do not change with the seed."""
     rehearsal, outputs = Rehearsal(calls.script), []
     args, kwargs = rehearsal.call(seed=1).inputs
     rehearsal.call(seed=2)
@@ -234,7 +234,7 @@ def evaluation(calls: ScriptCalls) -> Measured:
 
 
 def resume(calls: ScriptCalls) -> Measured:
-    """Some steps, a save and as many steps are twice as many steps, bit for bit."""
+    """Check that n steps, a save and n further steps equal 2n steps, bit for bit."""
     straight, again, first, later = (Rehearsal(calls.script, training=True) for _ in range(4))
     runs = []
     for rehearsal in (straight, again):

@@ -1,7 +1,7 @@
 """The hooks on every implementation of attention, installed once for all their users.
 
 Each step writes down what undoes it before it is made, so an interrupt at any moment leaves nothing
-that could not be undone; and whoever comes next undoes what is left of users that are gone.
+that could not be undone; and the next user undoes what freed users have left.
 """
 
 import threading

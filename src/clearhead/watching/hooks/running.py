@@ -28,13 +28,13 @@ class Follower(Protocol):
 followers: list[Follower] = []
 
 SOURCES = ("key_value_states", "encoder_hidden_states", "context", "memory", "encoder_states")
-"""The arguments by which modules are handed another text to attend to."""
+"""The arguments by which modules receive another text to attend to."""
 
 NAMED_CROSS = re.compile(r"cross|^encoder_attn$|^EncDec|^encdec", re.IGNORECASE)
 """In the name of a module: it attends to another text."""
 
 Texts = tuple[weakref.ref[Tensor] | None, weakref.ref[Tensor]]
-"""The text of a module's own, if that is a tensor, and the one that it is handed to attend to."""
+"""The text of a module, if that is a tensor, and the text that it attends to."""
 
 _stacks: dict[int, list[tuple[weakref.ref[nn.Module], Texts | None]]] = {}
 """Of each thread. Without owning modules and texts: an exception may leave some on it."""

@@ -1,4 +1,4 @@
-"""The tap: the hooks report calls of attention to it, and observers are handed them.
+"""The tap: the hooks report calls of attention to it, and it passes them to observers.
 
 A call inside another, such as PyTorch's function inside nn.MultiheadAttention, is the same
 attention: a re-entrancy guard has it reported once, by the outermost.
@@ -35,7 +35,7 @@ class Edited(NamedTuple):
     """A call whose context is edited.
 
     Attributes:
-        read: reads the edited call, which observers are handed.
+        read: reads the edited call, which observers get.
         context: makes the edited context from that of the model's own kernel.
         ablated: True where a part of it is not the product of the weights and the value, so that nothing takes
             its gradient for theirs.
@@ -63,7 +63,7 @@ WHOLE = Gives()
 Observer = Callable[[Read, str | None, Gives], Sequence[Change] | None]
 
 observers: list[Observer] = []
-"""Handed each call; what they return is handed its context, where the way of attending has one."""
+"""Functions that get each call; the function that they return gets its context, if that is available."""
 
 Put = Callable[[Any, Change, Read | None], Any]
 """Makes the output with the changed context from that of a function; next to it what reads the edited call,
@@ -161,7 +161,7 @@ def reporting(
     """Wrap a function so that it reports each call before it runs.
 
     Args:
-        function: attends, or works out weights.
+        function: computes attention, or weights.
         read: reads its arguments as a problem.
         child: as for `report`.
         applies: False for arguments with which the function calls another one that reports.

@@ -83,7 +83,7 @@ def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
     """Return the picture of one sample and head as HTML, with its name below it."""
     rows, columns = counts.shape
     visible, pairs = int(counts.sum()), int(sizes.sum())
-    # What is hidden, or visible, but for one pair is not taken for empty, or full.
+    # A block with a single visible, or hidden, pair does not count as empty, or full.
     share = (counts.double() / sizes * 63).floor()
     places = torch.where(counts == 0, 1, share.long() + 2).to(torch.uint8)
     pixels = min(LARGEST_CELL, SIDE // max(rows, columns))

@@ -8,13 +8,7 @@ from torch import Tensor
 from clearhead._common.elements import Html, element
 from clearhead._text import format_bytes
 from clearhead.drawing.labels import label
-from clearhead.drawing.notebook.inline.markup import (
-    frame,
-    line,
-    scrolling,
-    table,
-    title,
-)
+from clearhead.drawing.notebook.inline.markup import frame, line, scrolling, table, title
 from clearhead.drawing.notebook.inline.pictures import enlarged, picture, shade, side_by_side
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.head_view import PAIRS, Glance, HeadView

@@ -8,16 +8,16 @@ from itertools import filterfalse
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from clearhead._common.version import __version__
 from clearhead._text import readable
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
-from clearhead.cli.lesson import lesson
+from clearhead.cli.lesson_command import lesson
 from clearhead.cli.samples import samples
 from clearhead.cli.show import show
-from clearhead.cli.trace import trace
+from clearhead.cli.trace_command import trace
 from clearhead.errors import ClearheadError
 
 
@@ -35,9 +35,27 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from error
 
 
+class Command(TyperCommand):
+    """A command whose help lists its options by their `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, in the order of the parameters; "Options" for those without one."""
+        panels: dict[str, list[Any]] = {}
+        for each in self.get_params(ctx):
+            usual = "Arguments" if each.param_type_name == "argument" else "Options"
+            record = each.get_help_record(ctx)
+            if record:
+                panels.setdefault(getattr(each, "rich_help_panel", None) or usual, []).append(
+                    record
+                )
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 # What an ASCII terminal gets, by sets of characters that become one and the same.
 SPELLED = {
-    ".": "░", ":": "▒⋮", "*": "▓·", "#": "█■●", "_": "▁␣", "o": "○∘◌", "=": "━", "-": "─−–—", "+": "├└✓",
+    ".": "░", ":": "▒⋮", "*": "▓·★", "#": "█■●", "_": "▁␣", "o": "○∘◌", "=": "━", "-": "─−–—", "+": "├└✓",
     "x": "×✗", "|": "‖⏎␍", ">": "→↳⟩⇥", "<": "←⟨", "[": "⌊", "]": "⌋", "~": "…≈", "'": "’", "%": "◪", "0": "∅",
     "d": "∂", "u": "µ", "<=": "≤", ">=": "≥", "!=": "≠", "+-": "±", "-+": "∓", "inf": "∞", "sqrt ": "√", "sum": "Σ",
     "lambda": "λ",
@@ -71,7 +89,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (show, trace, check, explain, lesson):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(samples)
 
 

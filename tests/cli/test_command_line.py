@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from clearhead import cli
 from clearhead.__main__ import main
-from clearhead.cli import program, run
+from clearhead.cli import command_line, run
+from clearhead.cli.check import PANELS
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.errors import ClearheadError, MissingExtraError
 from tests.cli.commands import invoke, lines
@@ -104,14 +105,21 @@ def test_version() -> None:
         assert any(line.split() == ["softcap", "no", "no", "yes", "yes"] for line in found)
 
 
+def test_the_options_of_check_are_listed_by_panel() -> None:
+    printed = CliRunner().invoke(command_line.app, ["check", "--help"], terminal_width=80).stdout
+    titles = [line for line in printed.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles == [f"{each}:" for each in ("Arguments", *PANELS, "Options")]
+    assert "".join(printed.partition("Options:")[2].split()) == "-h,--helpShowthismessageandexit."
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_help_is_cut(width: int) -> None:
-    group = typer.main.get_command(program.app)
+    group = typer.main.get_command(command_line.app)
     assert isinstance(group, TyperGroup)
 
     def help_of(*names: str) -> str:
         arguments = [*names, "--help"]
-        return CliRunner().invoke(program.app, arguments, terminal_width=width).stdout
+        return CliRunner().invoke(command_line.app, arguments, terminal_width=width).stdout
 
     for name, command in group.commands.items():
         printed = help_of(name)
@@ -186,7 +194,7 @@ def test_what_is_left_of_the_output_cannot_be_written(
     def done(**options: object) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr(program, "app", done)
+    monkeypatch.setattr(command_line, "app", done)
     with open(tmp_path / "output", "wb") as file:
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=flush, fileno=file.fileno))
         assert run() == code
@@ -199,7 +207,7 @@ def test_a_file_that_fails_is_not_taken_for_the_output(
     def fails(**options: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "some/file")
 
-    monkeypatch.setattr(program, "app", fails)
+    monkeypatch.setattr(command_line, "app", fails)
     assert run() == 1
     assert capsys.readouterr().err == "clearhead: [Errno 13] Permission denied: 'some/file'\n"
 
@@ -207,10 +215,10 @@ def test_a_file_that_fails_is_not_taken_for_the_output(
 def test_another_module_that_is_missing_is_no_missing_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "clearhead.cli.program", None)
+    monkeypatch.setitem(sys.modules, "clearhead.cli.command_line", None)
     with pytest.raises(ModuleNotFoundError) as caught:
         importlib.reload(cli)
-    assert caught.value.name == "clearhead.cli.program"
+    assert caught.value.name == "clearhead.cli.command_line"
     assert not isinstance(caught.value, ClearheadError)
 
 
