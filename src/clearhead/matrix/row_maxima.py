@@ -14,8 +14,8 @@ def largest_of_rows(
 ) -> tuple[Tensor, Tensor]:
     """Return the k largest weights of each row, and their indices; `top` computes them for short rows.
 
-    They are in the k segments with the largest maxima, and these are looked for likewise: few numbers at a
-    time, since `topk` takes five times as long for 256 as for 128.
+    They are in the k segments with the largest maxima, which are found the same way: few numbers at a time, because
+    `topk` takes five times as long for 256 as for 128.
     """
     width = weights.shape[-1]
     step = width // FOLD
