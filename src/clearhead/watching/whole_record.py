@@ -71,7 +71,7 @@ class WholeRecord(KeptByPath[Kept]):
             ...     def forward(self, ids, cache):
             ...         return self.attention(self.embedding(ids), cache=cache)
             >>> model, cache = Model(), ch.layers.GrowingCache()
-            >>> prompt, step = torch.tensor([[3, 1], [4, 1]]), torch.tensor([[5], [9 - 3]])
+            >>> prompt, step = torch.tensor([[3, 1], [4, 1]]), torch.tensor([[5], [6]])
             >>> with torch.no_grad(), ch.watch(model) as seen:
             ...     outputs = model(prompt, cache), model(step, cache)
             >>> seen.returned(torch.tensor([[4, 1, 6, 2]]))["attention"].shape
