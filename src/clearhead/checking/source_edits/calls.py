@@ -51,7 +51,7 @@ def compared(calls: Iterator[ExercisedCall]) -> Iterator[Mistake | None]:
         at = tuple((~close).nonzero()[0].tolist())
         values = f"{each.found[at].item():.4g}, expected {each.expected[at].item():.4g}"
         share = float(close.double().mean())
-        yield Mistake("", f"result{list(at)} is {values}, for {inputs}", right=(0, share))
+        yield Mistake("", f"result{list(at) or ''} is {values}, for {inputs}", right=(0, share))
 
 
 def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedCall:
