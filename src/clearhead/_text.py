@@ -204,7 +204,7 @@ def _columns(char: str) -> int:
 
 
 def _ends(text: str, most: int) -> str:
-    """Return a text of at most `most` characters: the middle is cut."""
+    """Return a text of at most `most` characters, 7 or more, with " … " for a middle that is cut."""
     if len(text) <= most:
         return text
     head, tail = most // 2, most - most // 2 - 3

@@ -120,7 +120,7 @@ def run() -> int:
 
 
 def _drop_output(error: OSError) -> int:
-    """Report why the output cannot be written, discard the rest, and return the exit code."""
+    """Discard the rest of the output; return 0 for a closed pipe, else 1 with the reason on stderr."""
     # Python would complain at exit of what is left.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):

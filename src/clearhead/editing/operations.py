@@ -32,7 +32,10 @@ from clearhead.watching.recording import of_heads
 
 
 def with_heads(call: Problem, other: Problem, heads: list[int]) -> Problem:
-    """Return a call with some heads taken from another; the scores of both become its bias, O(tokens²)."""
+    """Return a call with the scores and sinks of `heads` from `other`, which has just these heads, in order.
+
+    All scores become its bias, O(tokens²); the values stay its own.
+    """
     index = torch.tensor(heads, device=call.device)
     (scores, sinks), (others, other_sinks) = _scores(call), _scores(other)
     scores = scores.index_copy(1, index, others.to(scores))

@@ -248,7 +248,9 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
 
 
 def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """Return the modules with weights in the blocks of attention, other than attention and norms.
+    """Return the outermost modules with a matrix of weights next to the attentions at `paths`.
+
+    Their own projections and what holds norms are left out.
 
     A block is what stands in a list of modules, or right around an attention.
     """

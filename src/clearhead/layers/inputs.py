@@ -304,7 +304,10 @@ class Rollback:
 
 
 def is_plain_linear(projection: nn.Module) -> bool:
-    """Return True if a projection is weight · x + bias of its own parameters: not LoRA, quantised or pruned."""
+    """Return True if a projection runs the forward of nn.Linear on a weight parameter of its own.
+
+    One with LoRA, or a quantised, pruned or parametrised one, does not. Hooks are not looked at.
+    """
     return (
         type(projection).forward is nn.Linear.forward
         and "forward" not in vars(projection)

@@ -139,7 +139,7 @@ class BiasByPosition(ByPair):
         return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the bias at the positions of the queries and keys."""
+        """Return the bias of pairs given by their indices in the call, as the inner bias has it for their positions."""
         query, key = self.positions.at(query_index, key_index, extent.query_len)
         return self.bias.at(query, key, extent._replace(query_len=extent.kv_len))
 

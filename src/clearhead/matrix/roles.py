@@ -352,7 +352,9 @@ def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
 def _weights_on(
     matrix: AttentionMatrix, keys: Tensor, behind: int, some: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the weight of some queries on their targets, and where a target is seen.
+    """Return the weight of the queries marked in `some` on key `keys + behind`, and where it is seen.
+
+    With `behind`, key `keys` must be seen too.
 
     The weight is (batch, num_heads, query_len), 0 for the other queries; the second is (batch or 1, num_heads or 1,
     query_len).

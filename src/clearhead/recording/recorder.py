@@ -136,7 +136,7 @@ class Recorder(Operations):
                 self._begin("input", "", tensor)
 
     def tags(self, tensor: Tensor) -> Tags | None:
-        """The tags of a tensor; None of one that does not depend on the input."""
+        """Return the tags of a tensor, in its shape; None if it does not depend on the input, or holds no numbers."""
         strided = tensor.layout is torch.strided and tensor.numel()
         shadow = self._shadow.get(storage_of(tensor)) if strided else None
         if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):

@@ -36,7 +36,7 @@ class Keys:
         self.length = held[0].shape[2]
 
     def take_tokens(self, start: int, tokens: Tensor | None) -> None:
-        """Store the ids of the keys from `start` on, (batch, keys); None if they are not known."""
+        """Store the ids of keys from `start` on, (batch, keys), past the known ones; None forgets all for good."""
         known = self._tokens
         if known is None or tokens is None:
             self._tokens = None
@@ -191,7 +191,7 @@ class Calls(Generic[Kept]):
         """Return the calls of the sequences that a generation returned; None unless they are matrices."""
 
     def close(self) -> None:
-        """Free the memory reserved for more calls."""
+        """Free the memory reserved for more calls; here there is none."""
 
     def describe(self) -> str:
         """Return the one object in a line; or the first call, and why there is no such object."""

@@ -217,7 +217,7 @@ class Watch(Drawn, Generic[Kept]):
             return None
 
     def _kept(self, name: str, problem: Problem, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call, and return the function that takes its context; None if none is needed."""
+        """Keep a call now and return None; or return the function that keeps it with its context, as totals need it."""
         wanted, every, heads = self._wanted, problem, self._wanted.heads
         link = self._links.of(name, problem, problem.value if wanted.has_values else None)
         tokens, first = self._known_of(problem, name, link)

@@ -161,7 +161,10 @@ class RingRounds:
         _Round(call, call.key.detach(), "keys").run(problem_of)
 
     def logsumexp(self) -> Tensor:
-        """Return the logsumexp of this rank's queries over all keys, (batch, num_heads, query_len), detached."""
+        """Return the logsumexp of this rank's queries over all keys, (batch, num_heads, query_len), detached.
+
+        The first call passes the keys around the ring, so that every rank must make it.
+        """
         if self._logsumexp is None:
             query = self.call.problem.query
             total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)

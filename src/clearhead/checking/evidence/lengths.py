@@ -43,9 +43,9 @@ def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
 
 
 def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
-    """Return the operations of a call with `tokens` tokens, extrapolated from measured calls.
+    """Return the operations of a call with `tokens` tokens, by the power law of the two longest measured calls.
 
-    Code that loops over tokens takes some more for each; other code takes as many at any length.
+    As many as the longest where they grow by less than one a token: code that does not loop over tokens.
     """
     (one, most), *rest = sorted(steps, reverse=True) or [(1, 1)]
     if not rest or most - rest[0][1] < one - rest[0][0]:

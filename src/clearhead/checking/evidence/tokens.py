@@ -213,7 +213,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def layer_by_name(self) -> Explanation | None:
-        """The same of the parameters that are named as projections, whether a product was seen or not."""
+        """Return the explanation of the layer from parameters named as projections; None if none explains it."""
         calls = (self.recorded, *(recorded for _, recorded in self.others))
         found = [list(self._named_sides(each)) for each in calls if each is not None]
         return self._explained_sides(found, self.num_heads or 1, whole=True)

@@ -101,7 +101,10 @@ def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
 
 
 def _added(first: Trial, right: Tensor) -> StageEdit | None:
-    """The multiples of ADDED that are nearest to what a context has more than the right one."""
+    """Return the edit that adds the multiples of ADDED nearest to what a context has more than the right one.
+
+    None if all are 0 to rounding, or the numbers are too few. Whether the edit fits is not tested.
+    """
     parts = [first.result(replace(RIGHT, around=_only(part))) for part in ADDED]
     known = {
         place: part

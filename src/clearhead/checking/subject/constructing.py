@@ -54,7 +54,10 @@ def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -
 
 
 def sizes_for(wanted: set[str], contract: Contract, num_heads: int = HEADS) -> dict[str, int]:
-    """One number for each size, such that they fit each other and differ."""
+    """Return a number for every size; they fit each other, and `contract.sizes` come first.
+
+    They differ where the contract and `wanted`, the sizes that a constructor takes, let them.
+    """
     heads, kv_heads = contract.heads()
     heads = heads or (kv_heads * 3 if kv_heads else num_heads)
     dim = contract.sizes.get("head_dim", HEAD_DIM)

@@ -68,7 +68,10 @@ class _OneHead(NamedTuple):
         return numbers.detach().to("cpu")
 
     def weight(self, name: str) -> Tensor | None:
-        """Return the matrix of a projection, with the bias as its last row; None if it does not give the stage."""
+        """Return the matrix of this head's projection on the CPU, with the bias, if it has one, as its last row.
+
+        None if none was traced, if it has several parts, or if its input has another number of tokens than the stage.
+        """
         made = self.trace.projections.get(name)
         if made is None or made.parts or made.input.shape[-2] != self.stage(name).shape[-2]:
             return None

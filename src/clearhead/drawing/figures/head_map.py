@@ -32,7 +32,7 @@ def draw(
     log: bool,
     ax: object,
 ) -> Axes:
-    """Draw one head with labels on both axes and a colour bar."""
+    """Draw the first head of `cells` on `ax`, or on new axes if it is None; the colours go by roots unless `log`."""
     lettered = tokens is not None or source_tokens is not None
     axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
     scale, extend = scales.upwards([cells.shares[0]], log=log, root=True)

@@ -157,7 +157,10 @@ class FixedCache(StaticCache):
         self._finite = False
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Write keys and values to the next columns, and return the whole stores."""
+        """Write keys and values after the held columns; return the whole stores, unwritten columns included.
+
+        `valid` is stored by the caller, which also counts the columns.
+        """
         columns = torch.arange(key.shape[2], device=key.device) + self._held()
         keys, values = self._stores
         keys, values = _written(keys, 2, columns, key), _written(values, 2, columns, value)

@@ -160,7 +160,10 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
 
 
 def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bool:
-    """Return True if `source` is another text than `own`; a part of a text, or an equal tensor, is the same text."""
+    """Return True if `source` is another text than `own`, or `own` is None.
+
+    A part of a text, an equal tensor and one that was freed count as the same text. Nested tensors are two.
+    """
     mine, other = None if own is None else own(), source()
     if mine is None or other is None:
         return own is None
