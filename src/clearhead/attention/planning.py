@@ -24,17 +24,28 @@ class Kernel(Protocol):
     """
 
     @property
-    def NAME(self) -> str: ...  # noqa: D102, N802 - a constant of the module
+    def NAME(self) -> str:  # noqa: N802 - a constant of the module
+        """Return the name that `kernel=` accepts."""
+
     @property
-    def SUMMARY(self) -> str: ...  # noqa: D102, N802
+    def SUMMARY(self) -> str:  # noqa: N802
+        """Return a one-line description of the kernel."""
+
     @staticmethod
-    def refusals(problem: Problem, /) -> list[str]: ...  # noqa: D102
+    def refusals(problem: Problem, /) -> list[str]:
+        """Return the reasons why the kernel cannot run a problem; [] if it can."""
+
     @staticmethod
-    def defers(problem: Problem, /) -> list[str]: ...  # noqa: D102
+    def defers(problem: Problem, /) -> list[str]:
+        """Return the reasons why "auto" prefers a later kernel; [] if there are none."""
+
     @staticmethod
-    def how(problem: Problem, /) -> str: ...  # noqa: D102
+    def how(problem: Problem, /) -> str:
+        """Return one line that describes how the kernel runs a problem."""
+
     @staticmethod
-    def attend(problem: Problem) -> Tensor: ...  # noqa: D102
+    def attend(problem: Problem) -> Tensor:
+        """Return the context, (batch, num_heads, query_len, value_head_dim)."""
 
 
 KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
@@ -75,7 +86,7 @@ class Plan(Drawn):
 
 
 def kernel_named(kernel: str) -> Kernel | None:
-    """The kernel of a name; None for "auto".
+    """Return the kernel of this name; None for "auto".
 
     Raises:
         ArgumentError: code `kernel.name`, if there is none of that name.

@@ -140,6 +140,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
+    """Print the version or the machine and exit; no-op without --version, BadParameter for --verbose alone."""
     if verbose and not version:
         raise typer.BadParameter("expected --version with it.", param_hint="--verbose")
     if verbose:

@@ -15,7 +15,7 @@ from clearhead.recording.operations import Unfilled
 
 
 def repeated(run: Callable[[], Tensor]) -> float:
-    """The largest difference between three equal calls, of the largest number.
+    """Return the largest relative difference between the first of three equal calls and the other two.
 
     What is never filled holds another number at each call: what it finds in memory may by chance be the same.
     """
@@ -31,7 +31,7 @@ def repeated(run: Callable[[], Tensor]) -> float:
 
 
 def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    """The inputs that are not what they were before the call."""
+    """Return the indices of the inputs that the call writes to."""
     given = [each.clone() for each in inputs]
     run(*given)
     return tuple(
@@ -50,7 +50,7 @@ class Strided(NamedTuple):
 
 
 def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Strided:
-    """Compare with views of the same numbers in another order of memory, and overlapping ones."""
+    """Return the differences on views of other strides and on overlapping ones, or the error of a refused view."""
     plain = run(*(each.clone() for each in inputs)).detach()
     worst = 0.0
     for view in (_turned, _outer, _every_second):
@@ -67,23 +67,28 @@ def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Str
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
+    """Return the largest difference relative to `other`'s maximum; inf if shapes or NaN or inf positions differ."""
     same = one.shape == other.shape and torch.equal(one.isnan(), other.isnan())
     return distance(one, other) if same else torch.inf
 
 
 def _turned(tensor: Tensor) -> Tensor:
+    """Return equal values with the last two axes swapped in memory; the tensor itself below 2-D."""
     return tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
 
 
 def _outer(tensor: Tensor) -> Tensor:
+    """Return equal values with axes 0 and -2 swapped in memory; the tensor itself below 3-D."""
     return tensor.transpose(0, -2).contiguous().transpose(0, -2) if tensor.ndim > 2 else tensor
 
 
 def _every_second(tensor: Tensor) -> Tensor:
+    """Return equal values as a view of every second element of a buffer twice as large."""
     return torch.stack([tensor, tensor.logical_not().to(tensor.dtype)], -1)[..., 0]
 
 
 def _overlapping(tensor: Tensor) -> Tensor:
+    """Return a view of the same shape whose rows overlap; the tensor itself below 3-D or if not floating-point."""
     if not tensor.is_floating_point() or tensor.ndim < 3:
         return tensor
     length, width = tensor.shape[-2:]

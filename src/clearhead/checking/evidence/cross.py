@@ -24,11 +24,12 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def _feed(self) -> Feed:
+        """Return the sizes of the calls; raise ModelError if the width of a token cannot be found."""
         return feed(self.given, self.contract)
 
     @cached_property
     def feed(self) -> Feed:
-        """The sizes of the calls that work."""
+        """Return the sizes of the calls, without a batch if the first call had none."""
         return replace(self._feed, plain=self.settled.inputs["x"].ndim == 2)
 
     @property
@@ -37,6 +38,7 @@ class CrossEvidence(TokensEvidence):
         return {"d_in": self._feed.width, "d_context": self._feed.context_width}
 
     def _inputs(self, fed: Feed, lens: tuple[int, int], seed: int) -> dict[str, Tensor]:
+        """Return random x of lens[0] tokens and context of lens[1] tokens."""
         return {
             "x": fed.draw(lens[0], seed),
             "context": fed.draw(lens[1], seed + 1, width=fed.context_width),
@@ -44,7 +46,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """The first call: sides of different lengths if it bears them, without a batch if it must."""
+        """Return the first call that works, of (5, 7) or (7, 7) tokens; one with the error if none does."""
         fed, first = self._feed, None
         given = self._inputs(fed, (5, 7), self.seed)
         # Sides that are swapped in part fit each other only where the lengths are equal.
@@ -69,7 +71,7 @@ class CrossEvidence(TokensEvidence):
         return call_error(self.given, self.settled.inputs, error)
 
     def fitted_context(self, subject: Subject) -> tuple[Tensor, ...]:
-        """The inputs in the widths that an instance was made for."""
+        """Return x and the context, repeated and cut to the width that an instance was made for."""
         x, context = self.settled.inputs.values()
         args = subject.args or {}
         width = next((args[n] for n in args if size_of(n) == "d_context"), context.shape[-1])
@@ -88,7 +90,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """A recorded call with other numbers and lengths; none if it fails."""
+        """Return x and the record of a second call, with other values and lengths; [] if it fails."""
         lens = (7, 7) if self.alike else (7, 5)
         given = self._inputs(self.feed, lens, self.seed + 1)
         recorded = self.record(*given.values())
@@ -117,22 +119,23 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def sources(self) -> tuple[Provenance | None, ...]:
-        """The token of each row, of each attention."""
+        """Return the provenance of the rows of each attention; None for one that has none."""
         return tuple(provenance(each, self.dependencies) for each in self.observed)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The attentions by layers."""
+        """Return the attentions grouped by layer."""
         batch = 1 if self.feed.plain else self.inputs[0].shape[0]
         return grouped(self.observed, self.sources, batch)
 
     @property
     def _window(self) -> None:
+        """Return None: cross-attention has no inferred window."""
         return None
 
     @cached_property
     def from_x(self) -> tuple[str, ...] | None:
-        """Those of query, key and value that come from x alone; None where their tokens are not known."""
+        """Return which of query, key and value come from x alone; None if tokens are unknown or nothing attends."""
         first = self.inputs[0].shape[-2]
         found: dict[str, None] = {}
         for source in self.sources:

@@ -63,7 +63,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def feed(self) -> Feed:
-        """The sizes that it is fed with."""
+        """Return the sizes of the calls; raise ModelError if the width of a token cannot be found."""
         return feed(self.given, self.contract)
 
     @property
@@ -72,14 +72,14 @@ class DecodingEvidence(Evidence):
         return {"d_in": self.feed.width}
 
     def fresh(self, subject: Subject | None = None) -> TypedDecoder:
-        """A decoder whose cache is that of the object as it was given."""
+        """Return a decoder on a copy of the object as given, or on the object itself if it is not copied."""
         subject = subject or self.subject
         run = duplicate(subject.run) if subject.copied else subject.run
         return TypedDecoder(run, subject.dtype)
 
     @cached_property
     def settled(self) -> Settled:
-        """full(x), in the precision that its cache bears.
+        """Return the first call, full(x), in float64, or in float32 if only that works step by step.
 
         Raises:
             ArgumentTypeError: code `check.decode`, for an object without one of the methods.
@@ -113,7 +113,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def schedules(self) -> dict[str, list[int]]:
-        """Return the ways to pass this number of tokens."""
+        """Return the chunk sizes of each schedule, by its name."""
         tokens = self.inputs[0].shape[1]
         return {
             "token by token": [1] * tokens,
@@ -123,7 +123,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def outputs(self) -> dict[str, Tensor | Exception]:
-        """The output of each schedule, or its error."""
+        """Return the output of each schedule, or the error that it raised, by name."""
         x = self.inputs[0]
         return {
             name: called(lambda chunks=chunks: stepped(self.fresh(), x, chunks))
@@ -132,17 +132,18 @@ class DecodingEvidence(Evidence):
 
     @property
     def refused(self) -> dict[str, str]:
-        """The errors of the schedules that raise one."""
+        """Return the first line of the error of each schedule that raises, by name."""
         errors = {n: each for n, each in self.outputs.items() if isinstance(each, Exception)}
         return {name: first_line(error) for name, error in errors.items()}
 
     @property
     def _close(self) -> float:
+        """Return the largest relative difference that counts as rounding: 1e-5 in float64, else 1e-4."""
         return 1e-5 if self.subject.dtype == torch.float64 else 1e-4
 
     @cached_property
     def wrong(self) -> Wrong | None:
-        """The first schedule that is wrong, from which token on, and the dependencies there."""
+        """Return the first schedule whose outputs differ from full(x); None if none does."""
         whole, x = self.output, self.inputs[0]
         tensors = {n: each for n, each in self.outputs.items() if isinstance(each, Tensor)}
         name = next((n for n, each in tensors.items() if gap_of(each, whole) > self._close), None)
@@ -164,11 +165,12 @@ class DecodingEvidence(Evidence):
 
     @property
     def _generator(self) -> torch.Generator:
+        """Return a new generator with the seed of the evidence."""
         return torch.Generator().manual_seed(self.seed)
 
     @cached_property
     def full_moves(self) -> Tensor:
-        """The dependencies of full(x)."""
+        """Return the dependencies of full(x), bool, (tokens, tokens)."""
         return dependency(lambda x: self.fresh().full(x), self.inputs[0], self._generator)
 
     @cached_property
@@ -183,6 +185,7 @@ class DecodingEvidence(Evidence):
         )
 
     def _after_reset(self) -> Iterator[Case]:
+        """Yield a case for each schedule that works: after other tokens and a reset its first output must recur."""
         x = self.inputs[0]
         for name, chunks in self.schedules.items():
             first, used = self.outputs[name], self.fresh()
@@ -198,6 +201,7 @@ class DecodingEvidence(Evidence):
             yield Case(f"after reset(), {name}", again, first, 0.1 * self._close)
 
     def _full_again(self) -> Iterator[Case]:
+        """Yield two cases: full(x) must return the same output after full() on other tokens and after a step."""
         x, used = self.inputs[0], self.fresh()
         for name, before in (
             ("full(x) again", lambda: used.full(x.flip(1))),
@@ -212,6 +216,7 @@ class DecodingEvidence(Evidence):
             yield Case(name, again, self.output, self._close)
 
     def _of_two(self) -> Iterator[Case]:
+        """Yield one case: the steps of one decoder must not change when a second one steps between them."""
         x, one, other = self.inputs[0][:, :4], self.fresh(), self.fresh()
 
         def steps() -> Tensor:
@@ -226,7 +231,7 @@ class DecodingEvidence(Evidence):
 
 
 def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
-    """The outputs for x (batch, tokens, dim), handed over in chunks after a reset."""
+    """Return the outputs for x (batch, tokens, dim), passed in chunks of these sizes after a reset."""
     decoder.reset()
     outputs, start = [], 0
     for size in chunks:
@@ -236,7 +241,7 @@ def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
 
 
 def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
-    """moves[i, j]: output i moves with token j."""
+    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j."""
     still = run(x)
     moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
     for token in range(x.shape[1]):

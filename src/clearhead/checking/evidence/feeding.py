@@ -36,7 +36,7 @@ class Feed:
     plain: bool
 
     def draw(self, tokens: int, seed: int, batch: int = 2, width: int | None = None) -> Tensor:
-        """(batch, tokens, width), or (tokens, width) for a subject without a batch."""
+        """Return random tokens, (batch, tokens, width), or (tokens, width) if calls have no batch."""
         generator = torch.Generator().manual_seed(seed)
         shape: tuple[int, ...] = (tokens, width or self.width)
         shape = shape if self.plain else (batch, *shape)
@@ -52,7 +52,7 @@ class Feed:
 
 
 def feed(subject: Subject, contract: Contract) -> Feed:
-    """The sizes to feed it with.
+    """Return the sizes of the calls.
 
     Raises:
         ModelError: code `check.width`, if the width of a token cannot be found.
@@ -97,13 +97,13 @@ def runs(subject: Subject, *tensors: Tensor) -> bool:
 
 
 def shortened(subject: Subject, main: Tensor, tokens: int) -> Tensor:
-    """The first tokens of an input, or all of it where one length is all that the subject takes."""
+    """Return the first `tokens` tokens of an input, or all of it if the subject does not take fewer."""
     short = main[..., :tokens, :]
     return short if runs(subject, short) else main
 
 
 def found(name: str, subject: Subject, contract: Contract) -> int | None:
-    """A size by its name: declared, in the arguments of the class, or in attributes."""
+    """Return a size by its name: declared, in the arguments of the class, or in attributes; None if in none."""
     declared = contract.sizes.get(name)
     if declared is None and name in ("num_heads", "num_kv_heads"):
         declared = contract.heads()[name == "num_kv_heads"]
@@ -118,6 +118,7 @@ def found(name: str, subject: Subject, contract: Contract) -> int | None:
 
 
 def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings to search for a size: constructor arguments, then attributes and configs of the parts."""
     yield subject.args or {}
     if subject.module is None:
         yield getattr(subject.run, "__dict__", {})
@@ -127,7 +128,7 @@ def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
 
 
 def _widths(subject: Subject, contract: Contract) -> Iterator[int]:
-    """d_in, the likeliest first: declared, by the names of the outer module, what layers take."""
+    """Yield candidates for d_in, likeliest first: the declared one alone, else from layers, names, parameters."""
     declared = contract.sizes.get("d_in") or (subject.args or {}).get("d_in")
     if isinstance(declared, int):
         yield declared
@@ -146,6 +147,7 @@ def _widths(subject: Subject, contract: Contract) -> Iterator[int]:
 
 
 def _layer_widths(subject: Subject) -> Iterator[int]:
+    """Yield the input width of each linear, attention, norm and convolution layer, in the order of the parts."""
     for part in subject.parts():
         if isinstance(part, nn.Linear):
             yield part.in_features
@@ -160,6 +162,7 @@ def _layer_widths(subject: Subject) -> Iterator[int]:
 
 
 def _context_width(subject: Subject, contract: Contract, width: int) -> int:
+    """Return the width of a context token: a known size, else the key projection's input width, else `width`."""
     known = found("d_context", subject, contract)
     if known is not None:
         return known
@@ -170,7 +173,7 @@ def _context_width(subject: Subject, contract: Contract, width: int) -> int:
 
 
 def longest(subject: Subject, contract: Contract) -> int | None:
-    """The most tokens that it takes: declared, or the size of a square mask that it keeps."""
+    """Return the most tokens of a call: declared, an attribute, or the size of a stored mask; None if unknown."""
     by_name = contract.sizes.get("tokens") or found("context_length", subject, contract)
     if by_name is not None or subject.module is None:
         return by_name
@@ -180,7 +183,7 @@ def longest(subject: Subject, contract: Contract) -> int | None:
 
 
 def kept_masks(module: nn.Module) -> dict[str, Tensor]:
-    """The square buffers, and plain attributes and parameters named as masks, of two values."""
+    """Return the masks of a module by name: buffers, plain attributes, and parameters with the name of a mask."""
     named = list(module.named_buffers())
     named += [(name, each) for name, each in module.named_parameters() if KEPT_MASK.search(name)]
     named += plain_tensors(module)
@@ -188,7 +191,7 @@ def kept_masks(module: nn.Module) -> dict[str, Tensor]:
 
 
 def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Tensors that are attributes of a module, and neither its parameters nor its buffers."""
+    """Return the name and value of each tensor attribute that is neither a parameter nor a buffer."""
     return [
         (f"{prefix}.{name}" if prefix else name, each)
         for prefix, part in module.named_modules()
@@ -198,13 +201,13 @@ def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def is_mask(tensor: Tensor) -> bool:
-    """True of a square tensor that holds two values only."""
+    """Return True if a tensor's last two axes are square and it has exactly two distinct values."""
     square = tensor.ndim >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1
     return square and tensor.detach().unique().numel() == 2
 
 
 def shapes_of(given: Mapping[str, Tensor]) -> str:
-    """A line for each input, with its shape and dtype."""
+    """Return one line for each input, with its name, shape and dtype."""
     return "\n".join(
         f"  {name:<7} {list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
         + (", True = a real token" if name == "mask" and each.ndim == 2 else "")
@@ -213,7 +216,7 @@ def shapes_of(given: Mapping[str, Tensor]) -> str:
 
 
 def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) -> ModelError:
-    """The error for a subject that takes none of the inputs."""
+    """Return the error for a subject that accepts none of the inputs, with suggestions."""
     shapes = shapes_of(given)
     known = (
         "num_heads=…, head_dim=…" if subject.takes.startswith("qkv") else "d_in=…, context_length=…"

@@ -28,7 +28,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def feed(self) -> Feed:
-        """The sizes that it is fed with."""
+        """Return the sizes of the calls; raise ModelError if the width of a token cannot be found."""
         return feed(self.masked, self.contract)
 
     @property
@@ -38,7 +38,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """The first call.
+        """Return the first call, in float64, or in float32 if that raises; with the error if both do.
 
         Raises:
             ModelError: code `check.output`, for another shape of output.
@@ -61,7 +61,7 @@ class FedEvidence(Evidence):
     def _with_its_mask(
         self, subject: Subject, given: Mapping[str, Tensor], output: Tensor
     ) -> Settled:
-        """A causal mask is handed over only where the module has none of its own.
+        """Return the first call, with a causal mask passed only if the module does not hide the future itself.
 
         Raises:
             ModelError: code `check.mask`, if it would have hidden the future had it been told to.
@@ -91,35 +91,37 @@ class FedEvidence(Evidence):
         return Settled(subject, given, output, None, notes)
 
     def _sees_all(self, subject: Subject, x: Tensor) -> bool:
+        """Return True if every output depends on every token of x."""
         generator = torch.Generator().manual_seed(self.seed)
         return bool(measure(subject.spare(), self._given, self.batched(x), generator).moves.all())
 
     def call_error(self, error: Exception) -> ModelError:
-        """The error for a subject that does not take x."""
+        """Return the error for a subject that does not accept x."""
         beside = {
             f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
         }
         return call_error(self.given, {"x": self.inputs[0], **beside}, error)
 
     def batching(self, subject: Subject) -> Any:
-        """The call of (batch, tokens, width), whatever the subject takes."""
+        """Return a function of x, (batch, tokens, width), that calls the subject, with x[0] if it has no batch."""
         return (lambda x: subject(x[0])[None]) if self.feed.plain else subject
 
     def _given(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the arguments of a call for x, (batch, tokens, width); its first sample if calls have no batch."""
         return (x[0] if self.feed.plain else x,)
 
     def batched(self, x: Tensor) -> Tensor:
-        """(batch, tokens, width), whatever the subject takes."""
+        """Return x as (batch, tokens, width)."""
         return x[None] if self.feed.plain else x
 
     @cached_property
     def short(self) -> Mapping[str, Tensor]:
-        """Few tokens, for what needs many calls."""
+        """Return the input with 4 tokens, or all of it if the subject does not take fewer."""
         return {"x": shortened(self.subject, self.inputs[0], 4)}
 
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """Calls with other numbers, and another length if it takes one."""
+        """Return x and the record of a second call, of other values and maybe another length; [] if none works."""
         first, *more = self.feed.lengths
         found = []
         for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
@@ -132,7 +134,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """The result of fewer tokens: "", "NaN", or what the call raised."""
+        """Return the outcome of 1, 2 and 3 tokens: "", "NaN", or the error that the call raised."""
         found = {}
         for tokens in (1, 2, 3):
             if tokens >= self.inputs[0].shape[-2]:
@@ -146,7 +148,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def at_longest(self) -> str | None:
-        """The error of the promised number of tokens; "" for nothing, None if none is promised."""
+        """Return the error of a call with the promised number of tokens, "" if it works; None if not tried."""
         longest_ = found("context_length", self.given, self.contract)
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None
@@ -155,5 +157,5 @@ class FedEvidence(Evidence):
 
     @property
     def promised_length(self) -> int | None:
-        """The number of tokens that it says it takes."""
+        """Return the most tokens that the subject declares; None if unknown."""
         return longest(self.given, self.contract)

@@ -50,14 +50,14 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def plan(self) -> list[CallSizes]:
-        """The calls that are made; a head_dim that the subject was made for is theirs."""
+        """Return the sizes of the planned calls, with the head_dim that an instance was made for."""
         args = self.given.args or {}
         known = (args[name] for name in args if size_of(name) == "head_dim")
         return planned(self.contract, next((each for each in known if isinstance(each, int)), None))
 
     @cached_property
     def _first(self) -> tuple[Subject, Attempt]:
-        """The main call, in the precision and with the axes that it works with."""
+        """Return the subject in the precision and axes that work, and its main call; a failed one if none do."""
         plan, seed = self.plan[0], self.seed
         tries = [(self.given, plan), (self.given.within(torch.float32), plan)]
         if plan.value_head_dim != plan.head_dim:
@@ -80,7 +80,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """The first call.
+        """Return the first call, with the error if no attempt works.
 
         Raises:
             ModelError: code `check.call` or `check.output`, if it cannot be called so.
@@ -107,7 +107,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """Every planned call."""
+        """Return every planned call, the main one first."""
         main = replace(self._first[1], output=self.settled.output)
         if main.sizes.value_head_dim == self.plan[0].value_head_dim:
             rest = [attempted(self.subject, each, self.seed + 1) for each in self.plan[1:]]
@@ -117,14 +117,14 @@ class HeadsEvidence(Evidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The numbers of heads, and their widths."""
+        """Return the numbers of heads and their widths, by name."""
         main = self._first[1].sizes
         names = ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
         return {name: getattr(main, name) for name in names}
 
     @cached_property
     def failed(self) -> list[tuple[CallSizes, Exception | None, str]]:
-        """The calls that gave nothing of use: sizes, error, and what it was."""
+        """Return the sizes, the error and a description of each call without a usable output."""
         found = []
         for each in self.attempts:
             if as_trial(each, self.contract, self.subject.dtype) is None:
@@ -135,7 +135,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """The calls that gave something, with the precision that they were rounded to."""
+        """Return the calls with a usable output, as trials of the dtype that the outputs were rounded to."""
         found = [as_trial(each, self.contract, self.subject.dtype) for each in self.attempts]
         trials = [each for each in found if each is not None]
         rounded = precision([each.target for each in trials], self.subject.dtype)
@@ -143,12 +143,12 @@ class HeadsEvidence(Evidence):
 
     @property
     def rounded(self) -> torch.dtype:
-        """The precision of what comes out."""
+        """Return the dtype that the outputs were rounded to."""
         return self.trials[0].dtype
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """A window that is not declared, if it makes the subject right."""
+        """Return an undeclared (back, ahead) window that makes the subject right; None if there is none."""
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None
@@ -162,12 +162,12 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def promised(self) -> Contract:
-        """The contract, with a window that was found."""
+        """Return the contract, with the inferred window if there is one."""
         return self.contract if self._window is None else _with_window(self.contract, self._window)
 
     @cached_property
     def judged(self) -> list[Trial]:
-        """The trials without those of more keys than queries, if a window is right except for them.
+        """Return the trials, only those with as many queries as keys if a window is right in them alone.
 
         Blocks of a window are cut for as many of both. If a known mistake is made there, all trials are judged.
         """
@@ -179,7 +179,7 @@ class HeadsEvidence(Evidence):
         return self.trials if explain(self.trials, self.promised, self.edits).known else square
 
     def edits(self, contract: Contract) -> list[StageEdit]:
-        """The mistakes that are possible under a contract."""
+        """Return the edits that are possible under a contract."""
         trials = [each.under(contract) for each in self.trials]
         masked = any(not right_visible(each.setting).all() for each in trials)
         weighed = self.weighings[0] if len(self.weighings) == 1 else None
@@ -189,12 +189,12 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def explained(self) -> Explanation:
-        """The recipe that it follows."""
+        """Return the explanation of the judged trials."""
         return explain(self.judged, self.promised, self.edits)
 
     @cached_property
     def fitted_dim(self) -> int | None:
-        """The head_dim that an instance was made for, if it is right there, wrong elsewhere, and none is declared."""
+        """Return the undeclared head_dim that an instance was made for, if it is right only there, else None."""
         if not any(each.code == "scale.wrong" for each in self.explained.script) and (
             self.explained.known or self.slope is None
         ):
@@ -222,7 +222,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def measured(self) -> identity_values.Weights | None:
-        """The weights, which the identity as value shows."""
+        """Return the weights, measured with the identity as value; None if the output is not linear in it."""
         first = self.trials[0]
         with torch.no_grad():
             found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
@@ -236,7 +236,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def slope(self) -> float | None:
-        """The slope of the log-weights over q·k, if that is a line."""
+        """Return the slope of the log-weights over q·k; None if they form no line or were not measured."""
         plain = all(
             getattr(self.contract, name) is None for name in ("softcap", "bias", "alibi_slopes")
         )
@@ -246,7 +246,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def alone(self) -> float:
-        """The difference of a sample alone, the last one, from itself in its batch."""
+        """Return the relative difference of the last sample alone and in its batch; inf if shape or NaN differ."""
         alone = self.subject(*(each[-1:] for each in self.inputs)).detach()
         whole = self.output[-1:]
         same = alone.shape == whole.shape and torch.equal(alone.isnan(), whole.isnan())
@@ -254,12 +254,12 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def returned(self) -> Any:
-        """The second thing that was returned."""
+        """Return the second item of the tuple that the subject returns."""
         return self.subject.whole(*self.inputs)[1]
 
     @cached_property
     def leaks(self) -> tuple[str, ...] | None:
-        """The sides, key or value, where a NaN behind the mask comes through; None where nothing is hidden."""
+        """Return the sides, key or value, that leak a hidden NaN; None if none is hidden or the merge is wrong."""
         at = self.trials[0].under(self.explained.contract).setting
         seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
         hidden = (~seen).any(-2).all(1).all(0).nonzero()
@@ -280,7 +280,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """The outputs of queries that see nothing, by the mask or by fewer keys than queries."""
+        """Return measurements of queries that see no key; None if they are not tested."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":
@@ -294,7 +294,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
-        """The declared dtypes, and float32, with scores as they are and with large ones."""
+        """Return (dtype, "usual" or "large" scores, errors) of declared dtypes, and float32 with large scores."""
         filled, main = self.explained.contract, self._first[1].sizes
         mask = self.inputs[3] if len(self.inputs) > 3 else None
         at = main.setting(filled, mask)
@@ -320,7 +320,7 @@ def by_heads(subject: Subject) -> Callable[..., Tensor]:
 
 
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
-    """The largest score, or how far one is above the mean of its query, whichever is less."""
+    """Return the largest score, or the largest minus the mean of its query if that is less; at least 1e-6."""
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)
@@ -343,6 +343,7 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
+    """Return measurements of queries that see no key; None if the output does not have the shape of a context."""
     target, _ = attempt(by_heads(subject), *inputs)
     if target is None:
         return EmptyRows(refused=True)
@@ -373,7 +374,7 @@ def _empty_rows(
 
 
 def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:
-    """The gradients that are not finite where a query sees nothing."""
+    """Return the names of the inputs whose gradients are not finite; () if the backward pass raises."""
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
 
     def gradients() -> Sequence[Tensor | None]:
@@ -388,8 +389,10 @@ def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str
 
 
 def _square(case: Trial) -> bool:
+    """Return True if a trial has as many queries as keys."""
     return case.setting.query_len == case.setting.kv_len
 
 
 def _with_window(contract: Contract, window: tuple[int, int]) -> Contract:
+    """Return the contract with this window, and causal if the window does not look ahead."""
     return replace(contract, window=window, causal=window[1] == 0 or contract.causal)

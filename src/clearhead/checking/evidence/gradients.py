@@ -31,12 +31,12 @@ class Gradients(NamedTuple):
     raised: str = ""
 
     def names(self, *states: str) -> list[str]:
-        """The tensors in one of these states."""
+        """Return the names of the tensors in one of these states."""
         return [each.name for each in self.each if each.state in states]
 
 
 def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
-    """Of the floating inputs, and of every parameter."""
+    """Return the gradients of the floating-point inputs and the parameters, compared with finite differences."""
     given = {
         name: each.to(subject.dtype, copy=True).requires_grad_()
         if each.is_floating_point()
@@ -70,7 +70,7 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
 def _measured(
     run: Callable[[], Tensor], output: Tensor, leaves: Sequence[tuple[str, Tensor]], seed: int
 ) -> list[Gradient]:
-    """Compare along random directions."""
+    """Return the gradient of each leaf, compared along random directions, and at a nearby point if wrong."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     tensors = [leaf for _, leaf in leaves]
@@ -124,6 +124,7 @@ def _compared(
     generator: torch.Generator,
     floor: float,
 ) -> Gradient:
+    """Return the `Gradient` of a leaf: autograd compared with central differences along two random directions."""
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)
@@ -159,4 +160,5 @@ def _compared(
 
 
 def _near(one: float, other: float, size: float) -> bool:
+    """Return True if two derivatives agree within GRADIENT, relative to the largest of them and `size`."""
     return abs(one - other) <= GRADIENT * max(abs(one), abs(other), size)

@@ -32,11 +32,11 @@ class Group:
 
     @cached_property
     def heads(self) -> tuple[ObservedAttention, ...]:
-        """The attentions, each with all of its queries."""
+        """Return the attentions, each with all of its queries."""
         return self.joined(self.attentions)
 
     def joined(self, attentions: Sequence[ObservedAttention]) -> tuple[ObservedAttention, ...]:
-        """Put the chunks of another call together, in the same order."""
+        """Return the attentions of another call with their chunks of queries joined, in the same order."""
         return tuple(_whole([attentions[i] for i in places]) for places in self.chunks)
 
     def trial(
@@ -54,7 +54,7 @@ class Group:
 def grouped(
     observed: Sequence[ObservedAttention], sources: Sequence[Provenance | None], batch: int
 ) -> tuple[Group, ...]:
-    """Attentions of one head each, of the same tokens and sizes, are one layer, and so are chunks of queries."""
+    """Return the attentions grouped by layer: heads of the same tokens and sizes, and chunks of queries."""
     found: list[list[list[int]]] = []
     for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
         if source is not None and source.linear:
@@ -83,6 +83,7 @@ def _group(
     chunks: Sequence[Sequence[int]],
     batch: int,
 ) -> Group:
+    """Return the group of these attentions; each item of `chunks` holds the indices of the chunks of one head."""
     indices = [i for some in chunks for i in some]
     first = [each for i in chunks[0] if (each := sources[i]) is not None]
     source = first[0] if first else None
@@ -100,6 +101,7 @@ def _group(
 
 
 def _same(one: Provenance, other: Provenance) -> bool:
+    """Return True if the query rows of both come from the same tokens, and the key rows too."""
     pairs = ((one.query, other.query), (one.key, other.key))
     return all(torch.equal(a.token, b.token) for a, b in pairs)
 
@@ -125,7 +127,7 @@ def _continues(
 
 
 def _whole(chunks: Sequence[ObservedAttention]) -> ObservedAttention:
-    """One attention of all queries of its chunks; a chunk without the last keys does not see them."""
+    """Return one attention that joins chunks of queries; keys that a chunk lacks are hidden from it."""
     if len(chunks) == 1:
         return chunks[0]
     longest = max(chunks, key=lambda each: each.key.shape[-2])

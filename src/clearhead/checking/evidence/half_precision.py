@@ -32,7 +32,7 @@ def measure(
     target: Tensor,
     dtype: torch.dtype,
 ) -> Halved:
-    """Compare with the target, of the largest number in it; infinite where NaN comes out.
+    """Return the relative error of a call in a dtype, and of plain attention; inf if not finite or refused.
 
     `plain` says what the plain computation loses in a dtype.
     """
@@ -44,6 +44,7 @@ def measure(
 
 
 def _lost(found: Tensor, target: Tensor) -> float:
+    """Return the largest error relative to the target's maximum; inf if shapes differ or `found` is not finite."""
     if found.shape != target.shape or not found.isfinite().all():
         return torch.inf
     return (found - target).abs().max().item() / max(target.abs().max().item(), 1e-30)
@@ -52,7 +53,7 @@ def _lost(found: Tensor, target: Tensor) -> float:
 def lost_by_plain(
     query: Tensor, key: Tensor, value: Tensor, at: Setting, dtype: torch.dtype
 ) -> float:
-    """The loss of the plain computation in a dtype, of the largest number."""
+    """Return the largest relative error of plain attention in a dtype; 0.0 if float64 is not finite."""
 
     def computed(kind: torch.dtype) -> Tensor:
         q, k, v = (each.to(kind) for each in (query, key, value))

@@ -37,7 +37,7 @@ class Padded(NamedTuple):
 def measure(
     run: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor, generator: torch.Generator
 ) -> Padded:
-    """Return all of it, for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
+    """Return the measurements for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
     whole = run(x, mask).detach()
     gaps = []
     for row, length in enumerate(mask.sum(-1).tolist()):
@@ -50,6 +50,7 @@ def measure(
 
 
 def _same(one: Tensor, other: Tensor, where: Tensor) -> bool:
+    """Return True if two outputs agree within a relative 1e-6 where `where` is True, NaN in the same positions."""
     first, second = one[where], other[where]
     return torch.equal(first.isnan(), second.isnan()) and distance(first, second) < 1e-6
 
@@ -63,7 +64,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
-        """X and a mask of three samples, each of another length."""
+        """Return x and the mask of three samples of different lengths."""
         tokens = self.feed.lengths[0]
         lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
         return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
@@ -77,25 +78,25 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """The inputs of a padded batch that are written to."""
+        """Return the names of the inputs that a call with the padded batch writes to."""
         found = written(self.subject.bare, self.padded)
         return tuple(("x", "mask")[index] for index in found)
 
     @cached_property
     def padding(self) -> Padded:
-        """The dependencies in a padded batch."""
+        """Return the measurements of the padded batch."""
         generator = torch.Generator().manual_seed(self.seed)
         return measure(self.subject.spare(), *self.padded, generator)
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
-        """The first operation that returned NaN, without padding or with it."""
+        """Return the first operation that returned NaN, without padding or with it; None if none did."""
         lines = lines_of(self.subject, self.padded)
         return super().broke or lines.first_nan
 
     @cached_property
     def padded_left(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The same samples with their padding before them, and their output."""
+        """Return x, mask and output of the same samples, padded on the left."""
         x, mask = self.padded
         shifts = (~mask).sum(-1).tolist()
         x, mask = (
@@ -106,13 +107,13 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def left_gap(self) -> float:
-        """The difference of real tokens where padding goes before them, of the largest number."""
+        """Return the largest relative difference between real outputs with left and with right padding."""
         _, mask, output = self.padded_left
         return distance(output[mask], self.padded_output[self.padded[1]])
 
     @cached_property
     def left_leaks(self) -> bool:
-        """True if real outputs move with padding before them, which causality does not hide."""
+        """Return True if real outputs change with the padding on their left."""
         x, mask, output = self.padded_left
         generator = torch.Generator().manual_seed(self.seed)
         noise = 2 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
@@ -121,7 +122,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def explained_padded(self) -> Explanation | None:
-        """The recipe that is followed where tokens are padded."""
+        """Return the explanation of the first group on padded batches; None if they cannot be recorded."""
         if not self.groups or self.groups[0].arranged is None:
             return None
         x, mask = self.padded
@@ -151,7 +152,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def all_padding(self) -> tuple[int, int] | None:
-        """How many numbers of a sample of padding only are not finite, of how many; None if it is refused."""
+        """Return how many outputs of a sample of padding are not finite, and how many it has; None if it raises."""
         x, mask = self.padded
         nothing = mask.clone()
         nothing[-1] = False
@@ -176,6 +177,7 @@ def with_mask(e: TokensEvidence) -> PaddedEvidence | None:
 
 
 def _with_mask(e: TokensEvidence) -> PaddedEvidence | None:
+    """Return evidence of an embedded model with its padding mask; None if it has none or the call fails."""
     run = e.given.run
     if not isinstance(run, Embedded) or isinstance(e, PaddedEvidence):
         return None

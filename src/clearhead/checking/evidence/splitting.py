@@ -93,6 +93,7 @@ def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
 
 
 def _across(found: Provenance) -> bool:
+    """Return True if each block has the query and key rows of one token only, so its heads attend to each other."""
     blocks = found.blocks
     query, key = found.query.token[blocks], found.key.token[blocks]
     one = bool(((query >= 0) & (query == query[:, :1])).all() & (key == query[:, :1]).all())
@@ -100,7 +101,7 @@ def _across(found: Provenance) -> bool:
 
 
 def side_tags(each: ObservedAttention, which: int) -> Tags | None:
-    """The tags of query (0), key (1) or value (2)."""
+    """Return the tags of query (0), key (1) or value (2); None if they were not recorded."""
     if each.layout.scores is each.layout.context:
         return each.layout.scores.tags[which]
     if which == 2:
@@ -109,20 +110,20 @@ def side_tags(each: ObservedAttention, which: int) -> Tags | None:
 
 
 def _root(each: ObservedAttention, which: int) -> int | None:
-    """The node that query (0), key (1) or value (2) is made of."""
+    """Return the index of the node that query (0), key (1) or value (2) comes from; None if not exactly one."""
     tags = side_tags(each, which)
     nodes = tags.node[tags.node > 0].unique() if tags is not None else torch.zeros(0)
     return int(nodes[0]) if len(nodes) == 1 else None
 
 
 def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node | None:
-    """The operation that query (0), key (1) or value (2) is made by."""
+    """Return the operation that made query (0), key (1) or value (2); None if not exactly one."""
     index = _root(each, which)
     return None if index is None else recorded.nodes[index - 1]
 
 
 def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
-    """True if the query is what names, or the order of columns, call so; None where neither does."""
+    """Return True if names or column order agree on the query, False if not; None if they do not decide."""
     query, key = (root_node(recorded, each, which) for which in (0, 1))
     if query is None or key is None or query.kind != "linear" or key.kind != "linear":
         return None
@@ -149,14 +150,14 @@ class Consumer(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of that operation."""
+        """Return the kind of that operation; "output" if there is none."""
         return "output" if self.node is None else self.node.kind
 
 
 def consumer(
     recorded: Recorder, output: Tensor, group: Sequence[ObservedAttention]
 ) -> Consumer | None:
-    """Find what reads the contexts of the heads first; None where nothing does."""
+    """Return the first operation, or the output, that reads the contexts of the heads; None if none does."""
     contexts = torch.tensor([each.layout.context.index for each in group])
     last = max(each.layout.context.place for each in group)
     for node in recorded.nodes:
@@ -172,7 +173,7 @@ def consumer(
 
 
 def _takes_together(node: Node) -> bool:
-    """True of a norm, a sum or a maximum: fewer numbers come out than went in."""
+    """Return True if a node reduces its operands, as a norm, a sum or a maximum does."""
     sizes = [tags.node.numel() for tags in node.tags if tags is not None]
     return node.kind in ("summed", "other") and node.output.numel() < max(sizes, default=0)
 
@@ -180,7 +181,7 @@ def _takes_together(node: Node) -> bool:
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
 ) -> bool | None:
-    """True if every row of the merged contexts is of one token; None where no row is of a known one."""
+    """Return True if each row of the merged contexts is of one token; None if the token of no row is known."""
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context

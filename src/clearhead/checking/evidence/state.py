@@ -47,7 +47,7 @@ class State:
 
 
 def measure_state(subject: Subject, recorder: Recorder | None) -> State:
-    """Measure the original, before any call."""
+    """Return the state of the original, before any call; all but `read` is empty if it is not a module."""
     original, module = subject.original, subject.module
     read = outside_numbers(subject)
     if module is None or not isinstance(original, nn.Module):
@@ -112,7 +112,7 @@ def unfilled(subject: Subject) -> tuple[str, ...]:
 
 
 def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str) -> bool:
-    """True if a parameter moves the output of a first call, and not of a later one: what it projects is kept."""
+    """Return True if a parameter changes the output of a first call but not of a later one, as with a cache."""
 
     def moved(copy: Callable[[], Subject]) -> bool:
         still, changed = copy(), copy()
@@ -152,7 +152,7 @@ def _moved(module: nn.Module, name: str) -> bool:
 
 
 def _shared(module: nn.Module) -> Iterator[str]:
-    """The lists of modules with parameters in which one is held several times."""
+    """Yield the name of each ModuleList with parameters that has the same module more than once."""
     for name, part in module.named_modules():
         several = isinstance(part, nn.ModuleList) and len({id(each) for each in part}) < len(part)
         if several and any(True for _ in part.parameters()):
@@ -160,7 +160,7 @@ def _shared(module: nn.Module) -> Iterator[str]:
 
 
 def _loose(recorder: Recorder) -> bool:
-    """True if x is projected by what is neither a parameter nor a buffer."""
+    """Return True if x is projected by a tensor that is neither a parameter nor a buffer."""
     known = {*recorder.parameters, *recorder.buffers}
     inputs = [node.index for node in recorder.nodes if node.kind == "input"]
     for node in recorder.nodes:
@@ -174,7 +174,7 @@ def _loose(recorder: Recorder) -> bool:
 
 
 def outside_numbers(subject: Subject) -> dict[str, float]:
-    """The numbers that its code reads from the module around it."""
+    """Return the globals with numeric values that the subject's code reads, by name."""
     found: dict[str, float] = {}
     for _, own in _code(subject):
         found |= _numbers(own)
@@ -182,6 +182,7 @@ def outside_numbers(subject: Subject) -> dict[str, float]:
 
 
 def _numbers(function: types.FunctionType) -> dict[str, float]:
+    """Return the positive finite numbers among the globals that a function reads, by name."""
     found: dict[str, float] = {}
     read = (each for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
     for name in (each.argval for each in read):
@@ -192,7 +193,7 @@ def _numbers(function: types.FunctionType) -> dict[str, float]:
 
 
 def _built(module: nn.Module) -> dict[str, float]:
-    """The numbers that constructors read from the module around them, but for constants."""
+    """Return the globals with numeric values that constructors read, by name, except those in capitals."""
     found: dict[str, float] = {}
     for part in module.modules():
         own = type(part).__dict__.get("__init__")
@@ -202,11 +203,12 @@ def _built(module: nn.Module) -> dict[str, float]:
 
 
 def _of_library(kind: type) -> bool:
+    """Return True if a class is defined in torch, transformers or builtins."""
     return kind.__module__.partition(".")[0] in ("torch", "transformers", "builtins")
 
 
 def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionType]]:
-    """The functions that were written for it: what is checked, or the methods of its modules."""
+    """Yield the user's functions, each with its module or None: the checked function, or the modules' methods."""
     if subject.module is None:
         own = inspect.unwrap(subject.run) if callable(subject.run) else None
         if isinstance(own, types.FunctionType):
@@ -225,7 +227,7 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
 
 
 def with_number(subject: Subject, name: str, value: int) -> Subject:
-    """A copy whose own code reads another number under a name; classes and functions are not changed."""
+    """Return a copy whose code reads another value for a global; classes and functions are not changed."""
     copy = subject.spare()
     for part, code in list(_code(copy)):
         if name not in code.__code__.co_names:

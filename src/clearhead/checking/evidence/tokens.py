@@ -61,20 +61,20 @@ class TokensEvidence(FedEvidence):
 
     @property
     def num_heads(self) -> int | None:
-        """The number of heads, as far as it is known."""
+        """Return the number of heads; None if it is unknown."""
         seen = self.splittings[0].num_heads if self.splittings else None
         return self.feed.num_heads or seen
 
     @cached_property
     def dependency(self) -> Dependency:
-        """The dependencies, and the operands on the way."""
+        """Return which outputs depend on which tokens, with the operands of the products."""
         generator = torch.Generator().manual_seed(self.seed)
         x = self.batched(self.inputs[0])
         return measure(self.subject.spare(), self._given, x, generator, self.observed)
 
     @cached_property
     def leaks(self) -> list[int] | None:
-        """The outputs that a NaN in a token reaches though they do not move with it."""
+        """Return outputs that a NaN in the last token reaches without a dependency; None if all depend on it."""
         measured, x = self.dependency, self.batched(self.inputs[0])
         token = x.shape[1] - 1
         blind = ~measured.moves[:, token] & ~measured.broken
@@ -87,18 +87,18 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def sources(self) -> tuple[Provenance | None, ...]:
-        """Of each attention: which token each row comes from."""
+        """Return the provenance of the rows of each attention; None for one that has none."""
         return tuple(provenance(each, [self.dependency]) for each in self.observed)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The attentions by layers: heads that are computed one by one belong together."""
+        """Return the attentions grouped by layer; heads that are computed one by one belong together."""
         batch = self.batched(self.inputs[0]).shape[0]
         return grouped(self.observed, self.sources, batch)
 
     @cached_property
     def splittings(self) -> tuple[Splitting, ...]:
-        """The split and the merge of heads, in each group."""
+        """Return the split and the merge of heads of each group."""
         found = []
         for each in self.groups:
             assert self.recorded is not None
@@ -108,7 +108,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def promised(self) -> Contract:
-        """The contract, with a window that was found in the dependencies."""
+        """Return the contract, with the window that was inferred from the dependencies, if there is one."""
         window = self._window
         if window is None:
             return self.contract
@@ -116,11 +116,12 @@ class TokensEvidence(FedEvidence):
 
     @property
     def inside(self) -> Contract:
-        """The contract of what happens after the split into heads and their rotation."""
+        """Return the contract of the attention after the split into heads and their rotation."""
         return replace(self.promised, rope=None, num_kv_heads=None)
 
     @property
     def _window(self) -> tuple[int, int] | None:
+        """Return the (back, ahead) window of the dependencies; None if declared, absent, or against causality."""
         measured = self.dependency
         if self.contract.local or measured.broken.any():
             return None
@@ -129,11 +130,11 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """The first group of heads, on each of the calls."""
+        """Return the trials of the first group, one for each call; [] if nothing attends."""
         return self.group_trials(0) if self.groups else []
 
     def group_trials(self, index: int) -> list[Trial]:
-        """A group of heads, on each of the calls."""
+        """Return the trials of a group, one for each call with the same number of attentions."""
         group = self.groups[index]
         calls = (self.recorded, *(recorded for _, recorded in self.others))
         made = [
@@ -145,7 +146,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def steps(self) -> DecodingEvidence | None:
-        """The same model token by token with its cache; None where it is not called that way."""
+        """Return evidence of the model that decodes with its cache; None if it is not causal or has no cache."""
         model = self.given.run
         if not self.contract.causal or not isinstance(model, Embedded) or model.cache is None:
             return None
@@ -154,10 +155,11 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        """The recipe that each group of heads follows."""
+        """Return the explanation of each group of heads."""
         return [self._explained(index) for index in range(len(self.groups))]
 
     def _explained(self, index: int) -> Explanation:
+        """Return the explanation of the attention inside a group of heads, from its trials."""
         trials, weighed = self.group_trials(index), weigh(self.groups[index].heads[0])
 
         def table(contract: Contract) -> list[StageEdit]:
@@ -169,12 +171,12 @@ class TokensEvidence(FedEvidence):
 
     @property
     def explained(self) -> Explanation | None:
-        """The recipe that the first group follows; None where nothing attends."""
+        """Return the explanation of the first group; None if nothing attends."""
         return self.explanations[0] if self.explanations else None
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """The spread of the matrices of query and key of the first group, and that of PyTorch.
+        """Return the standard deviations of the query and key matrices of the first group, and PyTorch's default.
 
         None if it is not seen, or if there are too few numbers.
         """
@@ -192,7 +194,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def projected(self) -> frozenset[str]:
-        """The names of the parameters that query, key or value of an attention is projected by."""
+        """Return the names of the parameters that project the query, key or value of any attention."""
         if self.recorded is None:
             return frozenset()
         recorder = self.recorded.recorder
@@ -205,7 +207,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def layers(self) -> tuple[Explanation | None, ...]:
-        """The explanation of the layer of each group of heads, from its projections to what reads its contexts.
+        """Return the explanation of each group's layer, from its projections to the reader of its contexts.
 
         None for a group of which one of these was not seen.
         """
@@ -219,6 +221,7 @@ class TokensEvidence(FedEvidence):
         return self._explained_sides(found, self.num_heads or 1, whole=True)
 
     def _named_sides(self, recorded: Recorded) -> Iterator[Sides]:
+        """Yield the sides of the layer in one call, by parameter names; nothing if they are not found."""
         nodes = recorded.recorder.nodes
         inputs = [self.batched(each.output) for each in nodes if each.kind == "input"]
         if inputs:
@@ -227,10 +230,11 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def ends(self) -> tuple[Explanation | None, ...]:
-        """The same from the query and key that are multiplied, whatever was done to them, and the projected value."""
+        """Return the explanation of each group from the multiplied query and key and the projected value on."""
         return tuple(map(self._end, range(len(self.groups))))
 
     def _end(self, index: int) -> Explanation | None:
+        """Return the explanation of a group's value and output; None if its attention is wrong or sides unknown."""
         inside = self.explanations[index]
         if not inside.right or self.groups[index].arranged is None:
             return None
@@ -254,6 +258,7 @@ class TokensEvidence(FedEvidence):
         return list(sides_by_tags(recorded, same, batch))
 
     def _calls_of(self, index: int) -> list[list[Sides]]:
+        """Return the possible sides of a group's layer, for each call with the same number of attentions."""
         calls = (self.recorded, *(each for _, each in self.others))
         return [
             self.layer_sides(index, each)
@@ -262,6 +267,7 @@ class TokensEvidence(FedEvidence):
         ]
 
     def _layer(self, index: int) -> Explanation | None:
+        """Return the explanation of a group's layer, projections included; None if its sides are not found."""
         found = self._calls_of(index)
         dim = self.groups[index].attentions[0].query.shape[-1]
         width = next((sides.query.shape[-1] for ways in found for sides in ways), dim)
@@ -271,7 +277,7 @@ class TokensEvidence(FedEvidence):
     def _explained_sides(
         self, calls: Sequence[Sequence[Sides]], num_heads: int, *, whole: bool
     ) -> Explanation | None:
-        """The explanation of a layer by its sides in each call, in the first way that has one."""
+        """Return the first known explanation of a layer's sides, else the first one; None if no sides fit."""
         trials: tuple[Trial, ...] = ()
 
         def table(contract: Contract) -> list[StageEdit]:
@@ -304,7 +310,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
-        """The declared 16-bit dtypes, with scores as they are and with large ones."""
+        """Return (dtype, "usual" or "large" scores, errors) of declared dtypes, or of float32 for a plain exp."""
         declared = self.contract.dtypes
         # An exponential of the scores as they are overflows in the usual precision too.
         asked = declared or (torch.float32,) * self.plain_exp
@@ -343,5 +349,5 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def returned(self) -> Any:
-        """The second thing that was returned."""
+        """Return the second item of the tuple that the subject returns."""
         return self.subject.spare().whole(*self.inputs)[1]

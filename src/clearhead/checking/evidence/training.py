@@ -46,7 +46,7 @@ class Training:
 
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
-    """Draw a few times, once of them under the recorder."""
+    """Return the effects of training mode, from several calls, and from recorded ones if these differ."""
     if subject.module is None:
         return Training("dropout-function")
     if not still.isfinite().all():
@@ -69,6 +69,7 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
 def _places(
     trained: Subject, inputs: Sequence[Tensor]
 ) -> tuple[tuple[str, ...], float | None, float | None, int, bool]:
+    """Return `places`, `kept`, `share`, `count` and `whole` of `Training`; no places if a call raises."""
     names = {storage_of(each): name for name, each in trained.parameters().items()}
     places: dict[str, None] = {}
     ratios, zeros, count, sums = [], 0, 0, []
@@ -111,12 +112,12 @@ def _places(
 
 
 def _is_shared(values: Tensor) -> bool:
-    """True of weights that add up to one for each query."""
+    """Return True if the weights of every query sum to one."""
     return bool(((values.nan_to_num(0.0).sum(-1) - 1).abs() < SUMS).all())
 
 
 def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -> str:
-    """The place at which random numbers met the computation."""
+    """Return the place of a drop: "scores", "weights", "context", "value", "query", "input" or "output"."""
     for each in found:
         scores, context = each.layout.scores, each.layout.context
         if context.index in drop.nodes:

@@ -23,7 +23,7 @@ from clearhead.recording.weighing import Weighing
 
 
 def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
-    """Edits whose parameter is a number that was measured: the scale, and what hidden scores are filled or moved by."""
+    """Return the edits with a measured parameter: the scale, and what hidden scores are filled or moved by."""
     found = []
     fill, moved = (None if weighed is None else weighed.number(x) for x in ("fill", "number"))
     if moved is not None:
@@ -50,7 +50,7 @@ def edits(
     whole: bool = True,
     numbers: Sequence[StageEdit] = (),
 ) -> list[StageEdit]:
-    """The edits that make sense for a contract, the nearest first.
+    """Return the edits that are possible under a contract, nearest first.
 
     Args:
         contract: what is declared.
@@ -129,6 +129,8 @@ def _added(first: Trial, right: Tensor) -> StageEdit | None:
 
 
 def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
+    """Return a stage that replaces the context by `part(context, key, value)`, key and value one for each head."""
+
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         context = inner(query, key, value, at)
         return part(context, right_group(key, at), right_group(value, at))
@@ -137,6 +139,8 @@ def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
 
 
 def _with(factors: dict[int, float]) -> Stage:
+    """Return a stage that adds to the context the functions of ADDED at these indices, times their factors."""
+
     def around(inner: Stage, *sides: Tensor) -> Tensor:
         context = inner(*sides)
         for place, factor in factors.items():
@@ -147,7 +151,7 @@ def _with(factors: dict[int, float]) -> Stage:
 
 
 def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
-    """The keys of each query that are weighed and not summed, the same in every sample and head."""
+    """Return the edit that leaves the same keys out of every sum of values; None if none fits every call."""
     kept = {}
     for each in trials:
         found = _summed(each)
@@ -159,7 +163,7 @@ def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
 
 
 def _summed(case: Trial) -> Tensor | None:
-    """True for the keys whose weighted values a context is the sum of; None where it is no such sum."""
+    """Return a mask of the keys whose weighted values sum to each context; None if no subset does."""
     at = case.setting
     if at.kv_len > MOST_KEYS or case.target.ndim != 3:
         return None

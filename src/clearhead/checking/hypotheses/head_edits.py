@@ -26,12 +26,12 @@ from clearhead.checking.hypotheses.stage_edit import (
 
 
 def _taking(*which: int) -> Stage:
-    """Some of query, key and value in the places of all three."""
+    """Return a stage that replaces query, key and value by those at these indices."""
     return lambda query, key, value, at: tuple((query, key, value)[each] for each in which)
 
 
 def _same(*which: int) -> Stage:
-    """Every head reads what the first reads, of query (0), key (1), value (2)."""
+    """Return a stage in which every head has the first head's query (0), key (1) or value (2)."""
     return lambda query, key, value, at: tuple(
         each[:, :1].expand_as(each) if index in which else each
         for index, each in enumerate((query, key, value))
@@ -39,7 +39,7 @@ def _same(*which: int) -> Stage:
 
 
 def _split_by_view(*which: int) -> Stage:
-    """Query (0), key (1) or value (2) viewed as (batch, heads, len, dim) where a transpose is needed."""
+    """Return a stage that views query (0), key (1) or value (2) as heads first, without the transpose."""
     return lambda query, key, value, at: tuple(
         each.transpose(1, 2).reshape(each.shape) if index in which else each
         for index, each in enumerate((query, key, value))
@@ -47,7 +47,7 @@ def _split_by_view(*which: int) -> Stage:
 
 
 def _at(*rows: Callable[[Tensor], Tensor] | None) -> Stage:
-    """Query, key and value with other tokens in the place of their own; None for those as they are."""
+    """Return a stage that applies a function to each of query, key and value; None leaves one unchanged."""
     return lambda query, key, value, at: tuple(
         each if row is None else row(each).expand_as(each)
         for row, each in zip(rows, (query, key, value), strict=True)
@@ -55,22 +55,25 @@ def _at(*rows: Callable[[Tensor], Tensor] | None) -> Stage:
 
 
 def _rolled(by: int) -> Callable[[Tensor], Tensor]:
+    """Return a function that rolls (batch, heads, len, dim) along the tokens."""
     return lambda x: x.roll(by, 2)
 
 
 def _other_columns(x: Tensor) -> Tensor:
-    """Heads whose numbers are apart by the number of heads."""
+    """Return x with heads of every num_heads-th column instead of adjacent ones."""
     flat = x.transpose(1, 2).flatten(2)
     return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
 
 
 def _viewed(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
+    """Return query, key and value, where the key's transpose is a reshape of the key to (dim, len)."""
     return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).mT, value
 
 
 def _heads_as_tokens(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
+    """Return the context if heads and tokens are swapped, so that the heads of each token attend to each other."""
     other = at._replace(
         num_heads=at.query_len,
         num_kv_heads=at.kv_len,
@@ -81,11 +84,12 @@ def _heads_as_tokens(
 
 
 def _view_merge(context: Tensor, at: Setting) -> Tensor:
+    """Return the context reshaped to (batch, query_len, heads · dim) without the transpose."""
     return context.reshape(at.batch, at.query_len, -1)
 
 
 def _tiled(side: int) -> Stage:
-    """The heads of the key (1) or the value (2) tiled, those of the other one repeated."""
+    """Return a stage that tiles the heads of key (1) or value (2); the other one is repeated as usual."""
     return lambda *given: tuple(
         each.repeat(1, given[3].num_heads // each.shape[1], 1, 1) if index == side else each
         for index, each in enumerate(given[:3])
@@ -185,17 +189,19 @@ TAKEN = [
 
 
 def _rope(at: Setting) -> tuple[float, str]:
+    """Return the base and the layout of the declared rotation; 10000.0 and "half" by default."""
     rope = at.contract.rope or {}
     return float(rope.get("base", 10000.0)), str(rope.get("layout", "half"))
 
 
 def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+    """Return query and key rotated in the layout that is not declared, "half" or "interleaved"."""
     layout = "half" if _rope(at)[1] == "interleaved" else "interleaved"
     return rotate(query, key, at, at.offset, layout)
 
 
 def _mixed(pairs: Callable[[Tensor], Tensor], layout: str) -> Stage:
-    """Pairs of one layout with the angles of the other."""
+    """Return a stage that rotates with angles in `layout`, and with `pairs` for the rotation of pairs by 90°."""
 
     def one(x: Tensor, start: int, base: float) -> Tensor:
         rates = base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
@@ -208,20 +214,23 @@ def _mixed(pairs: Callable[[Tensor], Tensor], layout: str) -> Stage:
 
 
 def _of_halves(x: Tensor) -> Tensor:
+    """Return the pairs of the "half" layout rotated by 90°: the negated second half, then the first."""
     first, second = x.chunk(2, -1)
     return torch.cat([-second, first], -1)
 
 
 def _of_neighbours(x: Tensor) -> Tensor:
+    """Return the pairs of the "interleaved" layout rotated by 90°: (a, b) becomes (-b, a)."""
     return torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
 
 
 def _neighbours_as_halves(x: Tensor) -> Tensor:
+    """Return interleaved pairs rotated by 90° but stored as halves: negated odd columns, then the even ones."""
     return torch.cat([-x[..., 1::2], x[..., 0::2]], -1)
 
 
 def _backwards(*which: int) -> Stage:
-    """Query (0) or key (1) rotated by the negative of its positions."""
+    """Return a stage that rotates query (0) or key (1) by the negative of its positions."""
 
     def back(x: Tensor, start: int, at: Setting) -> Tensor:
         # From the last token on, places count down.
@@ -236,6 +245,8 @@ def _backwards(*which: int) -> Stage:
 
 
 def _with_base(base: float) -> Stage:
+    """Return a stage that rotates query and key with this base."""
+
     def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
         contract = replace(at.contract, rope={**(at.contract.rope or {}), "base": base})
         return right_rotate(query, key, at._replace(contract=contract))
@@ -244,11 +255,12 @@ def _with_base(base: float) -> Stage:
 
 
 def _value_too(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
+    """Return query and key unchanged and the value rotated by its positions."""
     return query, key, rotate(value, value, at, 0)[1]
 
 
 def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """All heads rotated as one vector."""
+    """Return query and key, all heads of each rotated as one vector."""
 
     def flat(x: Tensor) -> Tensor:
         return x.transpose(1, 2).flatten(2)[:, None]

@@ -27,12 +27,12 @@ from clearhead.checking.hypotheses.stage_edit import (
 
 
 def _moved(left: int = 0, right: int = 0) -> Stage:
-    """A mask with its edges moved outwards."""
+    """Return a stage that is the mask with its edges moved outwards by `left` and `right` keys."""
     return lambda at: visible(at, at.offset, left, right)
 
 
 def _without(*fields: str, mask: bool = False) -> Stage:
-    """The mask of the contract without some of its parts."""
+    """Return a stage that is the mask without these fields of the contract; `mask` drops the given mask too."""
 
     def seen(at: Setting) -> Tensor:
         contract = replace(at.contract, **dict.fromkeys(fields))
@@ -42,7 +42,7 @@ def _without(*fields: str, mask: bool = False) -> Stage:
 
 
 def _inverted_diagonal(right: int) -> Stage:
-    """Causal the wrong way round, with the diagonal where it belongs."""
+    """Return a stage that shows only the keys more than `right` positions after the query."""
 
     def seen(at: Setting) -> Tensor:
         past = visible(at._replace(contract=Contract(causal=True), mask=None), at.offset, 0, right)
@@ -52,12 +52,13 @@ def _inverted_diagonal(right: int) -> Stage:
 
 
 def _inverted_with_given(at: Setting) -> Tensor:
+    """Return the contract's mask inverted, combined with the given mask, if any, as it is."""
     seen = ~right_visible(at._replace(mask=None))
     return seen if at.mask is None else seen & at.mask
 
 
 def _given(change: Callable[[Tensor], Tensor]) -> Stage:
-    """The given mask, changed."""
+    """Return a stage that is the mask with the given mask changed by a function."""
 
     def seen(at: Setting) -> Tensor:
         assert at.mask is not None
@@ -67,6 +68,7 @@ def _given(change: Callable[[Tensor], Tensor]) -> Stage:
 
 
 def _tiled_over_heads(at: Setting) -> Tensor:
+    """Return the mask if the given one is tiled as (heads, batch) and viewed as (batch, heads)."""
     # mask.repeat(heads, 1, 1) next to scores.view(batch * heads, …): sample and head are swapped.
     assert at.mask is not None
     shape = (at.batch, at.num_heads, at.query_len, at.kv_len)
@@ -75,6 +77,7 @@ def _tiled_over_heads(at: Setting) -> Tensor:
 
 
 def _on_queries(at: Setting) -> Tensor:
+    """Return the mask if row 0 of the given one hides queries instead of keys; unchanged if lengths differ."""
     # A mask of keys, (batch, 1, 1, kv_len), read as one of queries.
     assert at.mask is not None
     mask = at.mask[..., :1, :].mT if at.query_len == at.kv_len else at.mask
@@ -82,12 +85,14 @@ def _on_queries(at: Setting) -> Tensor:
 
 
 def _first_head_only(at: Setting) -> Tensor:
+    """Return the mask, (batch, heads, query_len, kv_len), with all keys visible to every head but the first."""
     seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len).clone()
     seen[:, 1:] = True
     return seen
 
 
 def _both_sides(at: Setting) -> Tensor:
+    """Return the mask without causality, with a window as far ahead as back."""
     assert at.contract.window is not None
     left = at.contract.window[0]
     contract = replace(at.contract, causal=None, window=(left, left))
@@ -95,6 +100,7 @@ def _both_sides(at: Setting) -> Tensor:
 
 
 def _inverted(at: Setting) -> Tensor:
+    """Return the whole mask inverted."""
     return ~right_visible(at)
 
 
@@ -127,7 +133,7 @@ ALIGNMENT = [StageEdit("mask.top-left", "rectangular", {"start": lambda at: 0}, 
 
 
 def _next_to(by: int) -> Callable[[Tensor], Tensor]:
-    """The given mask at the key next to each, hidden beyond the ends."""
+    """Return a function that shifts a mask by `by` keys and hides the keys beyond the ends."""
     return lambda mask: functional.pad(mask, (max(by, 0), max(-by, 0)))[
         ..., max(-by, 0) : mask.shape[-1] + max(-by, 0)
     ]
@@ -170,14 +176,17 @@ GIVEN = [
 
 
 def _shown(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
+    """Return the scores with nothing hidden."""
     return scores
 
 
 def _added(sign: float, scaled: bool) -> Stage:
+    """Return a stage that adds `sign`, times the scale if `scaled`, to visible scores, and hides nothing."""
     return lambda scores, seen, scale, empty: scores + sign * (scale if scaled else 1.0) * seen
 
 
 def _over_queries(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
+    """Return the weights with hidden ones set to 0, normalised over the queries."""
     kept = weights * seen
     return kept / kept.sum(-2, keepdim=True)
 
@@ -199,6 +208,8 @@ HIDING = [
 
 
 def _over(axis: int, *, safely: bool = False) -> Stage:
+    """Return a stage that is the softmax over `axis`; `safely` fills hidden scores with -1e9 instead of -inf."""
+
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
         hidden = masked == -torch.inf
         return torch.softmax(masked.masked_fill(hidden, -1e9) if safely else masked, axis)
@@ -207,7 +218,7 @@ def _over(axis: int, *, safely: bool = False) -> Stage:
 
 
 def _flat(start: int, end: int) -> Stage:
-    """The softmax over several axes as one."""
+    """Return a stage that is one softmax over the axes from `start` to `end`."""
 
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
         assert start != 0 or at.num_heads > 1  # with one head that is another axis
@@ -217,15 +228,17 @@ def _flat(start: int, end: int) -> Stage:
 
 
 def _raw(masked: Tensor, empty: str = "", at: Setting | None = None) -> Tensor:
+    """Return the masked scores with 0 instead of -inf."""
     return masked.masked_fill(masked == -torch.inf, 0.0)
 
 
 def _by_sum(numbers: Tensor) -> Tensor:
+    """Return the values divided by their sum over the last axis."""
     return numbers / numbers.sum(-1, keepdim=True)
 
 
 def share(weigh: Callable[[Tensor], Tensor]) -> Stage:
-    """The softmax replaced by a function of the masked scores."""
+    """Return a stage that replaces the softmax by a function of the masked scores."""
     return lambda masked, empty, at: weigh(masked)
 
 

@@ -41,34 +41,34 @@ class Setting(NamedTuple):
 
 
 def right_merge(context: Tensor, at: Setting) -> Tensor:
-    """(batch, heads, len, dim) → (batch, len, heads · dim)."""
+    """Return the context, (batch, heads, len, dim), merged to (batch, len, heads · dim)."""
     return context.transpose(1, 2).flatten(2)
 
 
 def right_arrange(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Query, key and value as they are."""
+    """Return query, key and value unchanged."""
     return query, key, value
 
 
 def right_end(context: Tensor, at: Setting) -> Tensor:
-    """Heads that are given apart are left as they are."""
+    """Return the context of separate heads unchanged."""
     return context
 
 
 def right_around(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
-    """The whole of it, on (batch, heads, len, dim)."""
+    """Return the context that `inner` computes, (batch, heads, len, dim)."""
     return inner(query, key, value, at)
 
 
 def right_group(tensor: Tensor, at: Setting) -> Tensor:
-    """The key or value head that each query head reads."""
+    """Return the key or value head that each query head uses."""
     return stages.repeat_kv_heads(tensor, at.num_heads)
 
 
 def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
-    """Rotary positions (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
+    """Return a tensor with rotary positions from `start` on (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
     width = tensor.shape[-1] // 2 * 2
     rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     places = torch.arange(start, start + tensor.shape[-2], dtype=torch.float64)
@@ -86,14 +86,14 @@ def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
 
 
 def right_rotate(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """Query and key rotated by their positions, if that is declared."""
+    """Return query and key rotated by their positions; unchanged if no rotation is declared."""
     return rotate(query, key, at, at.offset)
 
 
 def rotate(
     query: Tensor, key: Tensor, at: Setting, start: int, layout: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Query and key rotated, the first query at `start`."""
+    """Return query and key rotated, the first query at `start`; unchanged if no rotation is declared."""
     rope = at.contract.rope
     if rope is None:
         return query, key
@@ -142,7 +142,7 @@ def band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int 
 
 
 def declared_bias(at: Setting) -> Tensor | None:
-    """The bias of the contract, (heads, query_len, kv_len)."""
+    """Return the sum of bias and ALiBi, (heads, query_len, kv_len); None if neither is declared."""
     total = None
     if at.contract.bias is not None:
         total = at.contract.bias(at.query_len, at.kv_len).double()
@@ -155,12 +155,12 @@ def declared_bias(at: Setting) -> Tensor | None:
 
 
 def right_start(at: Setting) -> int:
-    """The position of the first query, as the mask counts it."""
+    """Return the position of the first query for the mask."""
     return at.offset
 
 
 def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: "Recipe") -> Tensor:
-    """Scores → scaled, capped, with the bias, and masked."""
+    """Return the raw scores scaled, capped, with the bias, and masked."""
     scores = stages.capped_scores(stages.scaled_scores(raw, scale), at.contract.softcap)
     bias = declared_bias(at)
     if bias is not None:
@@ -169,7 +169,7 @@ def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: 
 
 
 def right_hide(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
-    """Hidden scores at −∞; for the rows that see nothing there are several customs."""
+    """Return the scores with -inf where hidden; `empty` says how to treat rows that see no key."""
     if empty == "fill":
         scores = scores.masked_fill(~seen.any(-1, keepdim=True), 0.0)
         return scores.masked_fill(~seen & seen.any(-1, keepdim=True), -torch.inf)
@@ -179,7 +179,7 @@ def right_hide(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor
 
 
 def right_share(masked: Tensor, empty: str, at: Setting) -> Tensor:
-    """Softmax over the keys."""
+    """Return the softmax over the keys, with the declared sinks."""
     sinks = None if at.contract.sinks is None else at.contract.sinks.double()
     if empty == "nan" and sinks is None:
         return torch.softmax(masked, -1)
@@ -187,7 +187,7 @@ def right_share(masked: Tensor, empty: str, at: Setting) -> Tensor:
 
 
 def right_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
-    """Nothing is done between softmax and the values."""
+    """Return the weights unchanged."""
     return weights
 
 
@@ -229,11 +229,12 @@ class Recipe:
         return self.around(self._inner, query, key, value, at)
 
     def _inner(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        """Return the context, (batch, heads, query_len, dim), of the stages inside `around`."""
         query, key, value = self.arrange(query, key, value, at)
         return self.weights(query, key, at) @ self.group(value, at)
 
     def styled(self, empty: str) -> "Recipe":
-        """The same with another custom for rows that see nothing."""
+        """Return the recipe with another treatment of rows that see no key."""
         return replace(self, empty=empty)
 
 

@@ -53,6 +53,7 @@ SIZES: list[tuple[str, Callable[[Setting], float]]] = [
 
 
 def _late(factor: Callable[[Setting], float]) -> Stage:
+    """Return a stage that multiplies the weights by `factor(at)`."""
     return lambda weights, seen, at: weights * factor(at)
 
 
@@ -72,7 +73,7 @@ SCALES = [
 
 
 def _prepared(*order: str) -> Stage:
-    """Scores prepared in another order of scale, cap, bias and hide."""
+    """Return a stage that applies these steps to the scores in this order."""
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
         bias, cap = declared_bias(at), at.contract.softcap or 1.0
@@ -94,6 +95,7 @@ def _prepared(*order: str) -> Stage:
 
 
 def _repeated_bias(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+    """Return masked scores with a bias repeated as (heads, batch) and viewed as (batch, heads)."""
     bias = declared_bias(at)
     scores = stages.capped_scores(raw * scale, at.contract.softcap)
     if bias is not None:
@@ -102,7 +104,7 @@ def _repeated_bias(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe:
 
 
 def _other_slopes(first: int) -> Stage:
-    """ALiBi's formula for powers of two, used for any number of heads."""
+    """Return a stage with ALiBi slopes 2^(-8h / num_heads), h from `first` on, for any number of heads."""
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
         heads = torch.arange(first, first + at.num_heads, dtype=torch.float64)
@@ -113,6 +115,8 @@ def _other_slopes(first: int) -> Stage:
 
 
 def _bias_after(only_seen: bool) -> Stage:
+    """Return a stage that adds the bias to the weights; `only_seen` sets hidden ones to 0."""
+
     def after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
         bias = declared_bias(at)
         total = weights if bias is None else weights + bias
@@ -122,7 +126,7 @@ def _bias_after(only_seen: bool) -> Stage:
 
 
 def _first_column_dropped(masked: Tensor, empty: str, at: Setting) -> Tensor:
-    """Instead of the column of the sink, that of the first key is dropped."""
+    """Return the weights with the column of the first key dropped instead of that of the sink."""
     assert at.contract.sinks is not None
     shares = stages.weights(masked, at.contract.sinks.double())
     return torch.cat([shares[..., 1:], 1 - shares.sum(-1, keepdim=True)], -1)
