@@ -223,6 +223,7 @@ def _reported(
     *,
     tables: bool = False,
 ) -> Report:
+    """Return the report under one calling convention; raise ModelError if a call fails or multiplies no inputs."""
     found = prepare(subject, how, args, promised, seed)
 
     with left_alone(found):

@@ -103,6 +103,7 @@ class Contract:
         self._check_ranks()
 
     def _check_numbers(self) -> None:
+        """Raise ArgumentError if scale or softcap is not None and not a finite number above 0."""
         for name in ("scale", "softcap"):
             value = getattr(self, name)
             if value is None:
@@ -114,6 +115,7 @@ class Contract:
                 )
 
     def _check_window(self) -> None:
+        """Raise ArgumentTypeError unless window is None or a pair, ArgumentError unless sides are None or ≥ 0."""
         if self.window is None:
             return
         window = self.window
@@ -131,6 +133,7 @@ class Contract:
                 )
 
     def _check_documents(self) -> None:
+        """Raise ArgumentTypeError or ShapeError unless None, callable or (tokens,), whose length sizes stores."""
         if self.documents is None or callable(self.documents):
             return
         if not isinstance(self.documents, Tensor):
@@ -148,6 +151,7 @@ class Contract:
         object.__setattr__(self, "sizes", {"tokens": len(self.documents), **self.sizes})
 
     def _check_tensors(self) -> None:
+        """Raise ArgumentTypeError or ShapeError if slopes or sinks is not (num_heads,), or bias not callable."""
         for name in ("alibi_slopes", "sinks"):
             value = getattr(self, name)
             if value is None:
@@ -170,6 +174,7 @@ class Contract:
             )
 
     def _check_rope(self) -> None:
+        """Raise ArgumentError unless rope is None or a mapping with no keys except base and a known layout."""
         if self.rope is None:
             return
         known = isinstance(self.rope, Mapping) and set(self.rope) <= {"base", "layout"}
@@ -181,6 +186,7 @@ class Contract:
             )
 
     def _check_choices(self) -> None:
+        """Raise ArgumentError if empty_row, padded_queries or dtypes has a value that is not supported."""
         if self.empty_row is not None and self.empty_row not in EMPTY_ROWS:
             raise ArgumentError(
                 "empty-row.value",
@@ -199,6 +205,7 @@ class Contract:
             )
 
     def _check_ranks(self) -> None:
+        """Raise ArgumentTypeError or ArgumentError if world is invalid, or if layout is unknown or has no world."""
         if self.world is not None:
             check_sizes(world=self.world)
         if self.layout is not None and (self.world is None or self.layout not in ACROSS):
@@ -210,6 +217,7 @@ class Contract:
             )
 
     def _check_sizes(self) -> None:
+        """Raise ArgumentError or ArgumentTypeError for a bad size, ShapeError if num_heads % num_kv_heads ≠ 0."""
         unknown = sorted(set(self.sizes) - set(SIZES))
         if unknown:
             raise ArgumentError(

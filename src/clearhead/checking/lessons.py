@@ -105,6 +105,7 @@ def graded(subject: Any, row: LessonRow) -> Any:
 
 
 def _kind(found: Any) -> str:
+    """Return an object in words, for an error: a tensor, a class or function with its name, or its text."""
     if isinstance(found, Tensor):
         return "a tensor"
     if inspect.isclass(found):
@@ -113,6 +114,7 @@ def _kind(found: Any) -> str:
 
 
 def _found_in(file: str, row: LessonRow) -> Any:
+    """Return the object in a file that a lesson grades; raise ModelError if there is none, or more than one."""
     module = imported(file)
     own = defined(module)
     mine = [name for name in row.names if name in own] or own
@@ -136,6 +138,8 @@ def called(found: Any, row: LessonRow) -> tuple[Any, str]:
 
 
 def _rotating(rotate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Return attention over query, key and value that rotates query and key by the given function."""
+
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # The last query belongs to the last key.
         before = key.shape[-2] - query.shape[-2]

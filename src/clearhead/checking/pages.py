@@ -74,6 +74,7 @@ def _remark(text: str) -> list[str]:
 
 
 def _finding(finding: "Finding") -> Html:
+    """Return a finding as an HTML section: its codes and sentence, then the rows of its details."""
     sentence: list[str] = [f"{'↳' if finding.follows_from else '✗'} "]
     for number, code in enumerate((finding.code, *finding.also)):
         sentence += [" or "] * (number > 0) + [element("code", code)]

@@ -183,6 +183,7 @@ class Report(Drawn):
         return page(f"check: {self.name}", self._repr_html_())
 
     def _repr_html_(self) -> str:
+        """Return the report as HTML, for notebooks."""
         return section(self)
 
 
@@ -224,6 +225,7 @@ def sarif(reports: Sequence[Report]) -> str:
 
 
 def _locations(place: tuple[str, int] | None) -> list[dict[str, Any]]:
+    """Return a file and line as SARIF locations; [] if the place is None."""
     if place is None:
         return []
     file, line = place
@@ -241,6 +243,7 @@ def _uri(file: str) -> str:
 
 
 def _lines(finding: Finding) -> list[str]:
+    """Return a finding as lines of text: its codes and sentence, then the rows of its details, indented."""
     mark = "  ↳" if finding.follows_from else "✗"
     sentence = finding.sentence
     if finding.follows_from:

@@ -103,6 +103,7 @@ def _laws(
 
 
 def _of_topics(topics: Sequence[str], why: str) -> str:
+    """Return topics in words followed by their common reason; the reason alone if there are no topics."""
     names = ", ".join(
         each if each.startswith("law.") else words.filled("topic", each, {}) for each in topics
     )
@@ -110,6 +111,7 @@ def _of_topics(topics: Sequence[str], why: str) -> str:
 
 
 def _excluded(judged: tuple[Judged, ...]) -> set[str]:
+    """Return the codes and topics that rules with a mistake exclude; "*" stands for all of them."""
     return {
         key
         for each in judged
@@ -136,6 +138,7 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
 
 
 def _finding(code: str, found: Found, follows: str | None) -> Finding:
+    """Return a mistake as a finding in words; without a likely cause if it follows from another code."""
     sentence = words.sentence(code, found.way, found.values)
     others = [words.sentence(*each) for each in found.also if each[1]]
     others = [each for each in dict.fromkeys(others) if each != sentence]

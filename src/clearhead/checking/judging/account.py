@@ -80,7 +80,7 @@ BY_NOUN = {
 
 
 def topic_of(code: str) -> str:
-    """The topic of a name that numbers can have."""
+    """Return the topic of a code, by the first part of its name."""
     noun = code.partition(".")[0]
     return BY_NOUN.get(noun, noun)
 
@@ -89,7 +89,7 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
 def account(e: Evidence) -> Account:
-    """The account of what is measured, made once."""
+    """Return the account of the evidence, computed once."""
     if e not in _accounts:
         found = _made(e)
         known = isinstance(e, HeadsEvidence | TokensEvidence)
@@ -103,12 +103,14 @@ def account(e: Evidence) -> Account:
 
 
 def _made(e: Evidence) -> Account:
+    """Return the account of evidence of heads or tokens; that of other evidence holds only the contract."""
     if isinstance(e, HeadsEvidence):
         return _of_heads(e)
     return _of_tokens(e) if isinstance(e, TokensEvidence) else Account(contract=e.contract)
 
 
 def _of_heads(e: HeadsEvidence) -> Account:
+    """Return the account of a function, by the recipe that it follows, else by the stage or law that differs."""
     found = e.explained
     first = e.trials[0].under(found.contract)
     if e.fitted_dim is not None:
@@ -153,6 +155,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
+    """Return the account of a module: the first group of heads with a mistake, or what is clear in all groups."""
     if not e.groups:
         found = e.layer_by_name
         if found is not None and found.known:
@@ -172,7 +175,7 @@ def _of_tokens(e: TokensEvidence) -> Account:
 
 
 def _of_layer(e: TokensEvidence, found: Explanation) -> Account:
-    """The account of a layer that is known from its projections to what reads its contexts."""
+    """Return the account of a layer that is known from its projections to what reads its contexts."""
     made = _of_recipe(found, found.trials, (*TOPICS, "heads", "positions"))
     rope = found.contract.rope
     if rope is None or e.contract.rope is not None:
@@ -182,6 +185,7 @@ def _of_layer(e: TokensEvidence, found: Explanation) -> Account:
 
 
 def _of_group(e: TokensEvidence, index: int) -> Account:
+    """Return the account of a group of heads, by its whole layer if a recipe explains it, else by its products."""
     inside, layer = e.explanations[index], e.layers[index]
     each = e.splittings[index]
     if layer is None and len(e.groups) == 1:
@@ -251,7 +255,7 @@ def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
 
 
 def _unseen(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
-    """Why the tokens of the rows of a layer are not known; None where they are."""
+    """Return why the tokens of the rows of a layer are not known; None where they are."""
     if not any(source is not None and source.single for source in e.sources):
         named = e.subject.parameters().items()
         zeros = [name for name, matrix in named if matrix.ndim > 1 and not matrix.any()]
@@ -260,7 +264,7 @@ def _unseen(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
 
 
 def _inside(e: TokensEvidence, index: int) -> Account:
-    """The account of a group of heads by the query, key and value that its products read."""
+    """Return the account of a group of heads by the query, key and value that its products read."""
     found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
     if found.known:
         scaled = any(each.noun == "scale" for each in found.script)
@@ -322,7 +326,7 @@ def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
 
 
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
-    """The account of a subject that follows this recipe."""
+    """Return the account of a subject that follows this recipe: a claim for each edit of its script."""
     trials = [each.under(found.contract) for each in trials]
     touched = {name for edit in found.script for name in edit.changes}
     clear = frozenset(topic for topic in topics if not TOUCHES.get(topic, touched) & touched)
@@ -350,6 +354,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
 
 
 def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
+    """Return the measurement that shows an edit, key and values: a scale, a drawn mask, sums or a difference."""
     first = trials[0]
     if edit.code.startswith("scale."):
         # A size is told from the right one where the two differ.

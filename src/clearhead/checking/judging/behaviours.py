@@ -35,7 +35,7 @@ DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 
 def widths(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Two widths that differ, in a call that works if they are equal, or that are both declared."""
+    """Return Found if a call fails because two widths differ, such as d_in and d_out; else Clear or None."""
     error = e.settled.error
     if isinstance(e, HeadsEvidence):
         return _value_width(e) if error is None else None
@@ -56,7 +56,7 @@ def widths(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _arguments(e: TokensEvidence, module: nn.Module) -> dict[str, Any]:
-    """The arguments that make an instance with the widths of its layers."""
+    """Return the arguments that make an instance with the widths of its layers; {} if they are unknown."""
     shown = {"d_in": e.sizes["d_in"]}
     for mask in kept_masks(module).values():
         shown["context_length"] = mask.shape[-1]
@@ -67,6 +67,8 @@ def _arguments(e: TokensEvidence, module: nn.Module) -> dict[str, Any]:
 
 
 def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
+    """Return True if an instance made with these arguments can be called without an error."""
+
     def call() -> Tensor:
         other = e.given.made_again(args)
         return other(*(e.fitted_context(other) if isinstance(e, CrossEvidence) else e.inputs))
@@ -75,6 +77,7 @@ def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
 
 
 def _value_width(e: HeadsEvidence) -> Verdict:
+    """Return Found if a call with value_head_dim ≠ head_dim fails, declared or by accident; else Clear."""
     for sizes, error, words in e.failed:
         if sizes.value_head_dim == sizes.head_dim:
             continue
@@ -90,7 +93,7 @@ def _value_width(e: HeadsEvidence) -> Verdict:
 
 
 def repetition(e: Evidence) -> Claim | Verdict:
-    """Equal calls: equal outputs."""
+    """Return a claim if equal calls have different outputs, by dropout or other random numbers; else Clear."""
     measured = ("repeated", {"gap": f"{e.repetition:.3g}"})
     drawn = e.repetition > SAME[e.subject.dtype]
     if drawn and e.contract.dropout:
@@ -114,7 +117,7 @@ def has_dropout(subject: Subject) -> bool:
 
 
 def modified(e: Evidence) -> Verdict:
-    """The inputs after a call: they are equal to those before."""
+    """Return Found with the names of the inputs that a call writes to, or Clear if there are none."""
     if not e.written:
         return Clear("untouched")
     verb = "is" if len(e.written) == 1 else "are"
@@ -123,7 +126,7 @@ def modified(e: Evidence) -> Verdict:
 
 
 def strided(e: Evidence) -> Verdict | None:
-    """Views with other strides: equal outputs."""
+    """Return Found if strided inputs change the output, None if refused or only overlapping ones do; else Clear."""
     found, rounded = e.strided, e.rounded if isinstance(e, HeadsEvidence) else None
     # Another order of sums in 16 bits.
     rounding = {torch.bfloat16: 4e-2, torch.float16: 1e-2}.get(rounded, 0.0) if rounded else 0.0
@@ -133,7 +136,7 @@ def strided(e: Evidence) -> Verdict | None:
 
 
 def again(e: Evidence) -> Verdict:
-    """Several calls of one copy, each against a fresh copy; and the generator of the caller."""
+    """Return Found if a call depends on earlier ones, reseeds the generator or repeats its dropout; else Clear."""
     if isinstance(e, HeadsEvidence):
         calls = [each.inputs for each in e.attempts if each.output is not None][:3]
         calls = [*calls, *calls[:1]]
@@ -154,7 +157,7 @@ def again(e: Evidence) -> Verdict:
 
 
 def samples(e: Evidence) -> Verdict | None:
-    """One sample alone, and all in another order: the outputs of the batch."""
+    """Return Found if samples alone or in another order have other outputs, else Clear; None without a batch."""
     if isinstance(e, TokensEvidence) and e.feed.plain:
         return None
     wrong = broken("alone", by_samples(e.subject, e.inputs, e.output))
@@ -165,7 +168,7 @@ def samples(e: Evidence) -> Verdict | None:
 
 
 def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """A NaN in a hidden token: outputs that do not see it are finite."""
+    """Return Found if a hidden NaN leaks despite nan_safe, Clear if it does not leak; None in all other cases."""
     found = e.leaks
     if not found:
         return Clear("nan") if found is not None else None
@@ -179,14 +182,14 @@ def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def one_token(e: TokensEvidence) -> Verdict | None:
-    """A single token: the output is finite."""
+    """Return Found if the output of a single token is NaN, else Clear; None if that was not called."""
     if 1 not in e.lengths:
         return None
     return Found("one-token") if e.lengths[1] == "NaN" else Clear()
 
 
 def empty_row(e: HeadsEvidence) -> Verdict | None:
-    """A query that sees nothing: the declared output, and finite gradients."""
+    """Return Found if empty rows differ from the declared or have bad gradients, else Clear; None if undeclared."""
     found, declared = e.empty, e.contract.empty_row
     if found is None or found.refused or declared is None:
         return None
@@ -204,7 +207,7 @@ def empty_row(e: HeadsEvidence) -> Verdict | None:
 
 
 def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict:
-    """Other dtypes, and large scores: the error of the plain computation."""
+    """Return Found if a declared dtype is refused or too inexact, or if large scores overflow; else Clear."""
     names = [str(each).removeprefix("torch.") for each in e.contract.dtypes]
     for dtype, way, found in e.halves:
         values = {"dtype": str(dtype).removeprefix("torch."), "plain": f"{found.plain:.2g}"}

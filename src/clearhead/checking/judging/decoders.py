@@ -32,19 +32,19 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
 
 
 def model_cache(e: TokensEvidence) -> Claim | Verdict | None:
-    """A whole model token by token, against all at once."""
+    """Return the mistake of the cache of a whole model, or a verdict; None if it is not called step by step."""
     return None if e.steps is None else cache(e.steps)
 
 
 def stale(e: DecodingEvidence) -> Verdict | None:
-    """A run that depends on another: the one before a reset, or that of another object."""
+    """Return Found if a run depends on another run or object, else Clear; None if it cannot be copied."""
     if e.stale is None:
         return Clear("reset") if e.subject.copied else None
     return broken_law(e.stale)
 
 
 def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
-    """full(x) that sees the future, or another window than is declared."""
+    """Return a verdict or claim on the mask of full(x); None if it sees the future and no mask is declared."""
     seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
     told = torch.ones_like(seen)

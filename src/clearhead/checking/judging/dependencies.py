@@ -13,7 +13,7 @@ from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 
 
 def mixed(e: TokensEvidence) -> Verdict:
-    """One sample that moves another."""
+    """Return Found if a sample changes the output of another one, else Clear."""
     if isinstance(e, CrossEvidence):
         return Found("samples") if any(each.mixed for each in e.dependencies) else Clear()
     measured = e.dependency
@@ -25,7 +25,7 @@ def mixed(e: TokensEvidence) -> Verdict:
 
 
 def as_promised(e: TokensEvidence) -> Contract | None:
-    """The contract whose mask the dependencies show, or None."""
+    """Return the contract whose mask the dependencies show; None if they show another mask."""
     measured = e.dependency
     own = torch.eye(*measured.moves.shape, dtype=torch.bool)
     if measured.broken.any() or measured.moves.shape[0] != measured.moves.shape[1]:
@@ -37,6 +37,7 @@ def as_promised(e: TokensEvidence) -> Contract | None:
 
 
 def _setting(e: TokensEvidence, contract: Contract) -> Setting:
+    """Return the setting of self-attention over the tokens of the input; one head if their number is unknown."""
     return setting_of(contract, e.inputs[0].shape[-2], e.num_heads or 1)
 
 
@@ -49,7 +50,7 @@ def _masked_inside(e: TokensEvidence, group: int) -> bool:
 
 
 def leaks(e: TokensEvidence) -> Claim | Clear:
-    """Dependencies that differ from what the contract shows and hides."""
+    """Return a claim if the dependencies differ from the mask of the contract, else Clear."""
     if as_promised(e) is not None:
         return Clear()
     measured, broken = e.dependency, bool(e.dependency.broken.any())

@@ -11,13 +11,13 @@ from clearhead.recording.provenance import Dependency
 
 
 def first_bad(output: Tensor) -> Values:
-    """The place of the first number that is not finite."""
+    """Return how many values are not finite, how many there are, and the index of the first bad one."""
     bad = ~output.isfinite()
     return {"count": int(bad.sum()), "of": output.numel(), "place": bad.nonzero()[0].tolist()}
 
 
 def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
-    """By how much the worst call differs from the definition, and where first."""
+    """Return the measurement of the worst call: its difference from the definition and a place, or its shape."""
     worst = max(trials, key=lambda each: min(each.error(RIGHT), 1e9))
     expected = worst.result(RIGHT)
     got = list(worst.target.shape)
@@ -38,7 +38,7 @@ def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
 
 
 def sums_of(weights: Tensor) -> Values:
-    """The sums of the weights of a call."""
+    """Return the least and the largest sum of a row and of a column of the weights, for the first head."""
     rows, columns = weights[0, 0].sum(-1), weights[0, 0].sum(-2)
     return {
         "low": f"{rows.min():.3g}",
@@ -49,7 +49,7 @@ def sums_of(weights: Tensor) -> Values:
 
 
 def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
-    """The keys that queries see, next to those that they should see."""
+    """Return a drawing of the keys that queries see, next to those that they should see, and its size."""
     at = first.setting
     if seen is None:
         assert recipe is not None
@@ -70,7 +70,7 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
 
 
 def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) -> Values:
-    """The outputs that move with each token, next to those that should."""
+    """Return a drawing of the outputs that move with each token, next to those that should, and its legend."""
     marks = ["● moves"] * bool(measured.moves.any())
     marks += ["○ its own query"] * bool(measured.moves.diagonal().any())
     marks += ["· does not"] * bool(not measured.moves.all())
@@ -84,7 +84,7 @@ def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) 
 
 
 def beside(measured: str, expected: str) -> str:
-    """Two drawings of the same height side by side, the second as it should be."""
+    """Return two drawings side by side, the second as expected; the first alone if equal or of other height."""
     left, right = measured.splitlines(), expected.splitlines()
     if left == right or len(left) != len(right):
         return measured
@@ -94,7 +94,7 @@ def beside(measured: str, expected: str) -> str:
 
 
 def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
-    """A dependency matrix as characters: ● moves, · does not, × is NaN.
+    """Return a dependency matrix as characters: ● moves, · does not, × is NaN.
 
     With `own` the diagonal is ○: an output moves with its own token, whose query it is.
     """

@@ -24,7 +24,7 @@ from clearhead.recording.weighing import weigh
 
 
 def unnamed(e: HeadsEvidence) -> Claim | None:
-    """The law that a function breaks which follows no recipe."""
+    """Return a claim on the first law that a function without a recipe breaks; None if there is none."""
     run = by_heads(e.subject)
     if e.trials[0].target.ndim != 4:
         return None
@@ -52,7 +52,7 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
 
 
 def right_at_few(e: HeadsEvidence) -> bool:
-    """True if with two and three tokens it is the definition; as many as heads do not tell which axis is which."""
+    """Return True if two and three tokens follow the definition; as many tokens as heads are not tested."""
     main, found = e.attempts[0].sizes, []
     for tokens in {2, 3} - {main.num_heads}:
         sizes = replace(main, query_len=tokens, kv_len=tokens)
@@ -62,7 +62,7 @@ def right_at_few(e: HeadsEvidence) -> bool:
 
 
 def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """The scores alone make the weights: nothing is rounded, and which keys are seen does not hang on them."""
+    """Return Found if scores are in 16 bits or decide which keys are hidden, else Clear; None if not measured."""
     if e.recorded is None:
         return None
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
@@ -84,7 +84,7 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _of_zero(e: HeadsEvidence) -> Verdict:
-    """A score of 0 hides nothing: which pairs are hidden does not hang on what they score."""
+    """Return Found if a call with scores of 0 differs from the recipe, as if a 0 hid keys; else Clear."""
     made = function_laws.with_a_key_of_zeros(e.subject, e.attempts[0])
     case = as_trial(made, e.explained.contract, e.rounded)
     if case is None or fits([case], e.explained.recipe) is not None:
@@ -93,12 +93,12 @@ def _of_zero(e: HeadsEvidence) -> Verdict:
 
 
 def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
-    """The pairs that are not hidden, of some attentions."""
+    """Return the visible pairs of all attentions, (blocks, queries, keys)."""
     return torch.cat([weigh(each).visible for each in attentions])
 
 
 def pairs(e: TokensEvidence) -> Verdict | None:
-    """A token sees itself where a causal mask lets it, and stands where it stands."""
+    """Return Found if a token reads or writes at the wrong position, else Clear; None if that is not measured."""
     if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
     if isinstance(e, CrossEvidence):
@@ -127,7 +127,7 @@ def pairs(e: TokensEvidence) -> Verdict | None:
 
 
 def _rows_elsewhere(e: TokensEvidence) -> tuple[int, int] | None:
-    """The first token whose output is what the projection of the contexts gives for another token, and that one."""
+    """Return the first token whose output is the projected context of another token, and that token, or None."""
     if e.recorded is None or not e.groups or e.groups[-1].arranged is None:
         return None
     reader = consumer(e.recorded.recorder, e.recorded.output, e.groups[-1].attentions)
@@ -172,7 +172,7 @@ def _moved_apart(e: TokensEvidence) -> bool:
 
 
 def _without_keys(e: TokensEvidence) -> list[int]:
-    """The tokens that have queries and no keys, in all groups."""
+    """Return the tokens that have queries but no keys, in all groups; [] if the tokens of rows are unknown."""
     asking, read = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
     for source in e.sources:
         if source is None or not source.known:
@@ -185,7 +185,7 @@ def _without_keys(e: TokensEvidence) -> list[int]:
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:
-    """No token of the context is hidden from all, where nothing says that it is."""
+    """Return Found if a token of the context affects no output, else Clear; None if a mask is declared."""
     moves = e.dependencies[1].moves
     if e.contract.causal or e.contract.local or not moves.any():
         return None
@@ -195,7 +195,7 @@ def _all_seen(e: CrossEvidence) -> Verdict | None:
 
 
 def no_query(e: CrossEvidence) -> Verdict:
-    """Outputs that do not move with x, as they do not where there is one key."""
+    """Return Found if no output depends on x, as with a single key, else Clear."""
     if e.dependency.moves.any():
         return Clear()
     unseen = _all_seen(e)
@@ -206,7 +206,7 @@ def no_query(e: CrossEvidence) -> Verdict:
 
 
 def _sees_itself(e: TokensEvidence) -> Tensor | None:
-    """True for the tokens that have a weight on themselves; None where rows are not known."""
+    """Return True for each token that has a weight on itself, (tokens,); None where rows are not known."""
     tokens = e.inputs[0].shape[-2]
     own = torch.zeros(tokens, dtype=torch.bool)
     for each, source in zip(e.observed, e.sources, strict=True):
@@ -219,7 +219,7 @@ def _sees_itself(e: TokensEvidence) -> Tensor | None:
 
 
 def lost_mask(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Scores that are hidden, and thrown away."""
+    """Return Found if masked scores are computed and never read, else Clear; None if nothing is recorded."""
     if e.recorded is None:
         return None
     return Found("lost") if laws.lost(e.recorded.recorder, e.recorded.output) else Clear()

@@ -27,11 +27,12 @@ Costs = tuple[list[tuple[int, int]], int, int]
 
 
 def _verdict(wrong: Broken | None, tokens: int) -> Verdict:
+    """Return Clear with the number of tokens if nothing is broken, else the finding of the broken case."""
     return Clear(values={"tokens": tokens}) if wrong is None else broken_law(wrong)
 
 
 def length(e: Evidence) -> Verdict | None:
-    """Attention is the same mechanism at any length."""
+    """Return a verdict on whether attention is the same at any length; None for a part or a known mistake."""
     if isinstance(e, HeadsEvidence):
         return _of_function(e)
     if isinstance(e, DecodingEvidence):
@@ -43,6 +44,7 @@ def length(e: Evidence) -> Verdict | None:
 
 
 def _of_tokens(e: TokensEvidence) -> Verdict:
+    """Return Found if a longer call breaks the law of length, Clear if it holds, Unknown if it cannot be tested."""
     if isinstance(e.given.run, Embedded) and e.contract.causal:
         wrong = broken("prefix", _by_ids(e, e.given.run))
         if wrong is not None:
@@ -69,7 +71,7 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
 
 
 def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
-    """Parts of a text against the whole; None where neither way may be asked."""
+    """Return a verdict on parts of a text against the whole; None if the mask allows neither comparison."""
 
     def run(x: Tensor) -> Tensor:
         return e.batching(e.subject.fresh())(x)
@@ -97,7 +99,7 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
-    """Tokens that change no output after some place, though no window is declared or shown."""
+    """Return Broken if tokens change no output after some place without a declared or shown window, else None."""
     if e.promised.local or e.contract.alibi_slopes is not None:
         return None
     far, tokens = lengths.reach(run, x * NARROW), x.shape[1]
@@ -109,6 +111,7 @@ def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) ->
 
 
 def _costs(e: TokensEvidence) -> Costs:
+    """Return (tokens, operations) of up to two calls, the heads of a sample, and the number of parameters."""
     numbers = sum(each.numel() for each in e.subject.parameters().values())
     made = [lengths.counted(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
     steps = [each for each in made if each is not None]
@@ -118,7 +121,7 @@ def _costs(e: TokensEvidence) -> Costs:
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
-    """The first ids of a text, through everything before the embedding too."""
+    """Return cases of the first ids of a text, which also run what comes before the embedding."""
     generator = torch.Generator().manual_seed(e.seed)
     tokens = e.inputs[0].shape[-2]
     known = [
@@ -131,7 +134,7 @@ def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
 
 
 def _of_function(e: HeadsEvidence) -> Verdict | None:
-    """A function that is the definition at the planned sizes is so at any other."""
+    """Return Found if a right function is wrong at other lengths, else Clear or Unknown; None if not right."""
     if not e.explained.right:
         return None
     main, other = e.attempts[0], e.attempts[1]

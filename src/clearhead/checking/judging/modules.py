@@ -12,7 +12,7 @@ from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 
 
 def swapped_length(e: CrossEvidence) -> Verdict | None:
-    """An output for each token of the context."""
+    """Return Found if the output does not have one row for each token of x, else None."""
     x, context = (each.shape[-2] for each in e.inputs)
     if e.output.shape[-2] == x:
         return None
@@ -21,7 +21,7 @@ def swapped_length(e: CrossEvidence) -> Verdict | None:
 
 
 def ignored(e: CrossEvidence) -> Verdict:
-    """Keys or values that come from x, or a context that moves nothing."""
+    """Return Found if keys or values come from x, or if the context changes no output; else Clear."""
     by_x, by_context = e.dependencies
     if not by_context.moves.any():
         return Found("nothing", {}, ("sides", _sides(e)))
@@ -40,7 +40,7 @@ def ignored(e: CrossEvidence) -> Verdict:
 
 
 def swapped(e: CrossEvidence) -> Verdict | None:
-    """Queries from the context, keys and values from x."""
+    """Return Found if queries come from the context, and keys and values from x; else Clear."""
     by_x, by_context = e.dependencies
     if not e.alike:
         return Clear()
@@ -52,6 +52,7 @@ def swapped(e: CrossEvidence) -> Verdict | None:
 
 
 def _sides(e: CrossEvidence) -> dict[str, str]:
+    """Return drawings of the dependencies of the outputs on x and on the context, by these names."""
     by_x, by_context = e.dependencies
     return {"x": drawn(by_x.cells()), "context": drawn(by_context.cells())}
 
@@ -60,7 +61,7 @@ def _sides(e: CrossEvidence) -> dict[str, str]:
 
 
 def padding(e: PaddedEvidence) -> Claim | Clear:
-    """The mistake with padding, by the script of edits that a padded batch follows, else by what moves what."""
+    """Return a claim on padding, by the edits that a padded batch follows, else by dependencies; or Clear."""
     seen, found = e.padding, e.explained_padded
     measured = ("padded", {"gap": f"{seen.alone:.3g}"})
     edit = found.script[0] if found is not None and found.script else None
@@ -78,13 +79,13 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
 
 
 def model_padding(e: TokensEvidence) -> Claim | Verdict | None:
-    """The mistake with padding of a whole model that takes a mask, whose name says so."""
+    """Return a verdict or claim on padding of a whole model; None if it takes no mask of tokens."""
     found = with_mask(e)
     return None if found is None else padding(found)
 
 
 def _padding_before(e: PaddedEvidence) -> Claim | None:
-    """The mistake with padding before a text, which causality does not hide."""
+    """Return a claim if padding before a text changes causal outputs; None if not, or if not causal."""
     if not e.contract.causal:
         return None
     real = e.padded_left[2][e.padded_left[1]]
@@ -98,14 +99,14 @@ def _padding_before(e: PaddedEvidence) -> Claim | None:
 
 
 def padded_queries(e: PaddedEvidence) -> Verdict | None:
-    """Outputs of padding tokens that are declared to be zero."""
+    """Return Found if outputs of padding tokens are declared zero and are not, else Clear; None if undeclared."""
     if e.contract.padded_queries != "zero":
         return None
     return Clear() if e.padding.queries_zero else Found("not-zero")
 
 
 def padding_nan(e: PaddedEvidence) -> Verdict | None:
-    """A NaN in a padding token that reaches real outputs."""
+    """Return Found if a NaN in padding reaches real outputs despite nan_safe, else Clear or None."""
     if e.padding.alone >= 1e-5:
         return None
     if not e.padding_leaks:
@@ -114,7 +115,7 @@ def padding_nan(e: PaddedEvidence) -> Verdict | None:
 
 
 def all_padding(e: PaddedEvidence) -> Verdict | None:
-    """A sample of padding only."""
+    """Return Found if a sample of padding only is not finite, else Clear; None if undeclared or refused."""
     if e.all_padding is None or e.contract.empty_row is None:
         return None
     bad, whole = e.all_padding

@@ -24,7 +24,7 @@ Note = tuple[str, Values]
 
 
 def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
-    """The words of a clear verdict, in short."""
+    """Yield the words of a clear verdict, in short; nothing if it needs no line."""
     key, values = clear.tick, clear.values
     if key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract
@@ -66,6 +66,7 @@ def notes(e: Evidence, codes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
+    """Yield key and values of each remark on the evidence; those that a finding in `codes` covers are left out."""
     yield from e.settled.notes
     if isinstance(e, DecodingEvidence):
         for name, text in e.refused.items():
@@ -93,6 +94,7 @@ def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
 
 
 def _of_heads(e: HeadsEvidence) -> Iterator[Note]:
+    """Yield remarks on a function: its measured causality, calls that are not judged, and calls that failed."""
     if e.contract.causal is None and e.explained.right:
         yield "causal", {"causal": e.explained.contract.causal}
     if len(e.judged) < len(e.trials):
@@ -103,6 +105,7 @@ def _of_heads(e: HeadsEvidence) -> Iterator[Note]:
 
 
 def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
+    """Yield remarks on a module: its measured causality or mask, and left padding that changes outputs."""
     seen, broken = as_promised(e), bool(e.dependency.broken.any())
     if e.contract.causal is None and e._window is None and seen is not None:
         yield "causal", {"causal": seen.causal}
@@ -114,6 +117,7 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
 
 
 def _of_cross(e: CrossEvidence, codes: Sequence[str]) -> Iterator[Note]:
+    """Yield remarks on cross-attention: x and context must be equally long, or x is attended to as well."""
     if e.alike and "context.wrong" not in codes:
         yield "alike", {}
     by_x, by_context = e.dependencies

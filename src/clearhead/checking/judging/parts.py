@@ -37,6 +37,7 @@ def claim(e: PartEvidence) -> Claim | Verdict:
 
 
 def _made(e: PartEvidence) -> Claim | Verdict:
+    """Return a claim on a part, named by the first edit that fits its calls; Clear if right, or Unknown."""
     if all(each.right for each in e.calls):
         if e.given.takes == "scores" and not e.large.right:
             size = "refused" if e.large.found is None else "not finite"
@@ -75,6 +76,7 @@ def _law(e: PartEvidence) -> str:
 
 
 def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
+    """Return a claim on the topic "part", from a code, the key and values of a sentence, and a measurement."""
     return Claim(TOPIC, code, Found(way, values, measured))
 
 
@@ -111,6 +113,7 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
 
 
 def _overflowed(call: PartCall) -> tuple[str, Any]:
+    """Return the measurement of a call with large scores: its first wrong row, as computed and as expected."""
     call = flattened(call)
     row = 0
     if call.found is not None:
@@ -121,9 +124,11 @@ def _overflowed(call: PartCall) -> tuple[str, Any]:
 
 
 def _row(numbers: Tensor) -> str:
+    """Return a row of numbers as text, such as "[0.5, 0.25]", with four significant digits."""
     return f"[{', '.join(f'{each:.4g}' for each in numbers.tolist())}]"
 
 
 def _sizes(e: PartEvidence, call: PartCall) -> str:
+    """Return the names and shapes of the inputs of a call as text, such as "query [3, 2] and key [5, 2]"."""
     pairs = zip(e.part.names, call.inputs, strict=True)
     return " and ".join(f"{name} {list(each.shape)}" for name, each in pairs)

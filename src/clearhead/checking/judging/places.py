@@ -34,7 +34,7 @@ OF_PARTS = {
 
 
 def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | None:
-    """File and line of the operation that a finding of this topic is about; None where it is about none."""
+    """Return file and line of the operation that a finding is about; None if there is none."""
     if topic == "repetition":
         names = evidence.lines.names.items()
         drawn = (n for n, name in names if name in RANDOM or "empty" in name)
@@ -62,7 +62,7 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
 
 
 def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
-    """The line of a part that a code is about: where it adds up, normalises or multiplies; else the last."""
+    """Return the place where a part computes what a code is about, else its last one; None if there is none."""
     for wanted in (OF_PARTS.get(code.partition(".")[0], MULTIPLIES), MULTIPLIES):
         numbers = [number for number, name in lines.names.items() if name in wanted]
         if at := [lines.found[each] for each in numbers if each in lines.found]:
@@ -71,7 +71,7 @@ def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
 
 
 def _operation(observed: ObservedAttention, weighing: Weighing, topic: str) -> int | None:
-    """The number of the operation, in the call that was recorded."""
+    """Return the number of the recorded operation that a topic is about; None if there is none."""
     kinds = CHANGES.get(topic, ())
     for change in weighing.changes:
         if change.kind in kinds and change.stage.place:

@@ -94,6 +94,7 @@ def _read(
     place: Callable[[Tensor], Tensor],
     recorded: Recorded | None,
 ) -> ReadStages:
+    """Return the stages of all attentions as one; `place` brings their blocks to (batch, heads, queries, keys)."""
     forms = [weigh(each) for each in attentions]
     form = forms[0]
     # Numbers that sum to one are shares, whatever they were made by.
@@ -165,7 +166,7 @@ def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
 
 
 def broken(bad: Trial, code: str, way: str) -> Claim:
-    """The claim of a call whose output is not finite."""
+    """Return the claim on a call whose output is not finite, measured by its first such value."""
     return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
@@ -217,7 +218,7 @@ def _axis(stages: ReadStages) -> str | None:
 
 
 def against_declared(found: Found, used: float, contract: Contract) -> Found:
-    """The same factor against the scale that is declared, if one is."""
+    """Return a finding about a factor, compared with the declared scale if there is one."""
     if contract.scale is None:
         return found
     values = {"size": found.values.get("size", f"{used:.4g}"), "wanted": f"{contract.scale:g}"}
@@ -226,18 +227,19 @@ def against_declared(found: Found, used: float, contract: Contract) -> Found:
 
 
 def slope(used: float, first: Trial) -> tuple[str, Values]:
-    """The measured scale and the right one."""
+    """Return the measurement of a scale: its key, the measured number and the right one."""
     right, words = right_scale(first.setting), scale_in_words(first)
     return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": words}
 
 
 def scale_in_words(case: Trial) -> str:
-    """The declared scale as a person writes it."""
+    """Return the declared scale as text, such as "0.5"; "1/√8" for head_dim 8 if none is declared."""
     given = case.setting.contract.scale
     return f"1/√{case.setting.head_dim}" if given is None else f"{given:g}"
 
 
 def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
+    """Yield a claim if the visible pairs differ from the declared mask; nothing if no mask is declared."""
     at = first.setting
     right = right_visible(at).expand(stages.visible.shape)
     declared = e.contract.masked or at.mask is not None
@@ -255,12 +257,12 @@ def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
 
 
 def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:
-    """The setting of tokens that attend to each other, without further information."""
+    """Return the setting of self-attention over these tokens, of one sample and head_dim 1."""
     return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
 
 
 def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> StageEdit | None:
-    """The edit whose mask was seen, RIGHT_MASK for that of the contract, or None for neither.
+    """Return the edit whose mask was seen, RIGHT_MASK for that of the contract, or None for neither.
 
     Args:
         seen: the pairs that attend.

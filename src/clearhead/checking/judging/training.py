@@ -20,7 +20,7 @@ DEVIATIONS = 6.0
 
 
 def dropout(e: Evidence) -> Claim | Verdict:
-    """Training mode: weights are dropped with the declared probability, and the rest is scaled."""
+    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict."""
     rate, seen = e.contract.dropout, e.training
     if rate is None and e.subject.module is not None:
         rates = {part.p for part in e.subject.module.modules() if isinstance(part, nn.Dropout)} - {
@@ -75,7 +75,7 @@ def _unscaled(e: Evidence, rate: float) -> str | None:
 
 
 def gradients(e: Evidence) -> Claim | Verdict:
-    """Each input and parameter moved: autograd gives the change of the output."""
+    """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear."""
     found = e.gradients
     if found.why or found.raised:
         if "inplace operation" in found.raised:
@@ -100,7 +100,7 @@ def gradients(e: Evidence) -> Claim | Verdict:
 
 
 def dead(e: Evidence) -> Verdict:
-    """Each projection moved: the output changes."""
+    """Return Found if an input or a projection changes no output, Unknown if not measured, else Clear."""
     found, shapes = e.gradients, e.subject.parameters()
     if found.raised or found.why == "finite":
         return Unknown("gradients-before", {}, False)
@@ -122,7 +122,7 @@ def dead(e: Evidence) -> Verdict:
 
 
 def loose(e: Evidence) -> Verdict | None:
-    """Projections by tensors that are not parameters."""
+    """Return a verdict on projections by tensors that are not parameters; None without a module."""
     if e.subject.module is None:
         return None
     count = len(list(e.subject.module.parameters()))
@@ -131,12 +131,12 @@ def loose(e: Evidence) -> Verdict | None:
 
 
 def shared(e: Evidence) -> Verdict:
-    """One layer several times in a list."""
+    """Return Found if a list of modules holds one layer several times, else Clear."""
     return Found("list", {"name": e.state.shared[0]}) if e.state.shared else Clear()
 
 
 def mask_trained(e: TokensEvidence) -> Verdict | None:
-    """A mask that is a parameter, or too short for the promised length."""
+    """Return Found if a mask is a parameter or too short for the promised length, else Clear; None if no module."""
     if e.subject.module is None:
         return None
     for name, shape in e.state.trained.items():
@@ -148,14 +148,14 @@ def mask_trained(e: TokensEvidence) -> Verdict | None:
 
 
 def mask_plain(e: Evidence) -> Verdict | None:
-    """A mask that is a plain attribute."""
+    """Return Found if a mask is a plain attribute, else Clear; None without a module."""
     for name in e.state.plain:
         return Found("attribute", {"name": name, "last": name.rpartition(".")[2]})
     return None if e.subject.module is None else Clear()
 
 
 def fixed_length(e: TokensEvidence) -> Verdict:
-    """Fewer tokens: a mask of one length is refused."""
+    """Return Found if fewer tokens are refused because a mask has one length, else Clear."""
     refused = {tokens: words for tokens, words in e.lengths.items() if words not in ("", "NaN")}
     if e.subject.module is None or not refused or len(refused) < len(e.lengths):
         return Clear()
@@ -168,7 +168,7 @@ def fixed_length(e: TokensEvidence) -> Verdict:
 
 
 def outside(e: Evidence) -> Verdict:
-    """Another number of the module around the code: the output does not change."""
+    """Return Found if a size or a scale is read from outside the code that is checked, else Clear."""
     claims = account(e).claims
     if all(each.topic == "scale" for each in claims):
         felt = felt_numbers(e.subject, e.state, e.inputs, constants=bool(claims))
@@ -189,7 +189,7 @@ def outside(e: Evidence) -> Verdict:
 
 
 def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """The returned weights: they are those that made the output."""
+    """Return Found if the returned weights did not make the output, else Clear; None if none are comparable."""
     second, right = e.returned, _right_weights(e)
     if not isinstance(second, Tensor) or right is None or not second.is_floating_point():
         return None
@@ -213,6 +213,7 @@ def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _right_weights(e: HeadsEvidence | TokensEvidence) -> Tensor | None:
+    """Return the weights that made the output, (batch, heads, queries, keys); None if they are unknown."""
     if e.explained is None:
         return None
     if isinstance(e, TokensEvidence):

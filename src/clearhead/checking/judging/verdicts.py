@@ -59,7 +59,7 @@ class Claim:
 
 
 def broken_law(broken: Broken) -> Found:
-    """The finding of a case that fails."""
+    """Return the finding of a case that fails."""
     if isfinite(broken.gap):
         return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
     return Found(broken.way, {}, ("text", {"text": broken.at}))

@@ -224,6 +224,7 @@ def _stuck(failures: Mapping[int, Failure], world: int) -> Finding:
 
 
 def _finding(code: str, texts: Sequence[str], way: str = "ranks", **values: Any) -> Finding:
+    """Return a finding on ranks, measured by the first text; the names of the other texts follow it."""
     sentence, likely = words.sentence(code, way, values), words.likely(code, way, values)
     others = "; also with ".join(["", *(each.partition(":")[0] for each in texts[1:])])
     return Finding(code, sentence, texts[0] + others, likely)

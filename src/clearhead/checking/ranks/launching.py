@@ -137,6 +137,7 @@ class StartedRanks:
         return ""
 
     def _collected(self) -> list[Outcome]:
+        """Return the outcome of each rank, in order; a Failure for a rank that ended or did not answer in time."""
         found: dict[int, Outcome] = {}
         deadline = time.monotonic() + WATCHDOG
         waited = dict(enumerate(self._pipes))
@@ -170,6 +171,7 @@ class StartedRanks:
         return left_in(self._written("frames", rank))
 
     def _written(self, name: str, rank: int) -> str:
+        """Return what a rank wrote to the file of this name, or "" if there is no such file."""
         path = self._folder / f"{name}-{rank}"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -201,6 +203,7 @@ def _packed(what: Any) -> bytes:
 
 
 def _unpacked(data: bytes) -> Any:
+    """Return the object that `_packed` serialized; raise if it holds a class that ranks do not send."""
     with torch.serialization.safe_globals([RankCall, RankResult, Failure]):
         return torch.load(io.BytesIO(data), weights_only=True)
 

@@ -73,6 +73,7 @@ def unasked(found: Any, takes: str) -> tuple[str, ...]:
 
 
 def _decodes(found: Any) -> bool:
+    """Return True for a class or object with reset, step and full."""
     return all(hasattr(found, name) for name in ("reset", "step", "full"))
 
 

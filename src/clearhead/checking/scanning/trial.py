@@ -126,6 +126,7 @@ def not_made(source: Source, name: str, error: Exception) -> ScanRow:
 
 
 def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
+    """Return the row of a scan for one definition: its outcome, the first mistake or the reason, and the place."""
     report = made.report
     first = next(iter(report.findings), None)
     why = "; ".join(report.unverified)

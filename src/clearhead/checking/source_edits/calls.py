@@ -85,6 +85,7 @@ def copied(inputs: Inputs) -> Inputs:
 
 
 def _is_numbers(found: Any) -> bool:
+    """Return True for a Python number, list or tuple."""
     return isinstance(found, int | float | list | tuple)
 
 

@@ -89,6 +89,7 @@ def _line(piece: Hunk, mine: Sequence[Statement]) -> int:
 
 
 def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
+    """Yield the statements of a block and of the blocks in it, in order; docstrings are left out."""
     for each in body:
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
             continue
@@ -108,6 +109,7 @@ def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
 
 
 def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Hunk]) -> Program:
+    """Return the program in which each piece is replaced by its statements of the solution."""
     made = list(mine)
     for each in sorted(pieces, reverse=True):
         made[each.start : each.end] = each.new
@@ -115,6 +117,7 @@ def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Hunk]) -
 
 
 def _told(piece: Hunk, mine: Sequence[Statement]) -> str:
+    """Return a piece in words, as "line 3: `old` → `new`", "without `old`" or "`new` before it"."""
     old, new = mine[piece.start : piece.end], piece.new
     line = mine[min(piece.start, len(mine) - 1)].line
     texts = ["; ".join(each.text for each in some) for some in (old, new)]

@@ -355,6 +355,7 @@ class Edits:
 
 
 def _applied(text: str, changes: Sequence[TextChange]) -> str:
+    """Return the text with all changes applied; their positions refer to the original text."""
     for each in sorted(changes, reverse=True):
         text = text[: each.start] + each.new + text[each.end :]
     return text
@@ -394,5 +395,6 @@ def _head(node: Any) -> tuple[type, str]:
 
 
 def _target(node: Any) -> str:
+    """Return the code of the first target of an assignment, or of the node itself if it has no target."""
     targets = getattr(node, "targets", None) or [getattr(node, "target", node)]
     return ast.unparse(targets[0])

@@ -58,6 +58,7 @@ class _Asked(NamedTuple):
 
     @classmethod
     def of(cls, thing: Any, row: LessonRow, args: Mapping[str, Any] | None) -> "_Asked":
+        """Return what a lesson asks of an object: its promises, each with the arguments for a class, or None."""
         promises = promises_of(row, thing)
         return cls(row, promises, [_arguments(thing, row, each, args) for each in promises])
 
@@ -72,6 +73,7 @@ class _Asked(NamedTuple):
         return max(found, key=lambda each: each[0].right)
 
     def is_right(self, program: Program) -> bool:
+        """Return True if a program has no mistake under one of the promises; False if it raises."""
         try:
             return self.mistake(program.make())[0] is None
         except Exception:  # most edits make no sense
@@ -133,6 +135,7 @@ def _wrong(
     promised: Mapping[str, Any],
     core: Core,
 ) -> Grade:
+    """Return the grade of a program with a mistake: its only finding, and the edit that corrects it, or None."""
     row, code, place = asked.row, mistake.code, None
     if row.takes and (not code or mistake.error is not None):
         named, place = _named(thing, promised, row, core)
@@ -197,6 +200,7 @@ def _named(
 
 
 def _is_right(thing: Any, promised: Mapping[str, Any], core: Core) -> bool:
+    """Return True if the report of the core under a promise is ok; False if the core raises ModelError."""
     try:
         return core(thing, promised).ok
     except ModelError:
@@ -204,6 +208,7 @@ def _is_right(thing: Any, promised: Mapping[str, Any], core: Core) -> bool:
 
 
 def _reason(code: str, mistake: Mistake, row: LessonRow) -> str:
+    """Return a mistake in the words of a lesson: how the call was made if it raised, else why it is wrong."""
     if mistake.error is not None:
         reason = f": {REASONS[code]}" if code in REASONS else ""
         return f"this cannot run, {called_with(row)}{reason}"
@@ -212,6 +217,7 @@ def _reason(code: str, mistake: Mistake, row: LessonRow) -> str:
 
 
 def _measured(mistake: Mistake) -> str:
+    """Return the measurement of a mistake; the first line of its error, with tensor shapes, if it raised."""
     if mistake.error is None:
         return mistake.measured
     return raised_words(mistake.error).splitlines()[0] + named_tensors(mistake.error)
@@ -241,6 +247,7 @@ def _lines(program: Program | None, mistake: Mistake) -> list[int]:
 
 
 def _defined(program: Program | None) -> tuple[str, int] | None:
+    """Return file and line of the definition that is graded; None if there is no program or no such name."""
     if program is None or program.tree is None:
         return None
     lines = [each.lineno for each in program.tree.body if getattr(each, "name", "") == program.name]

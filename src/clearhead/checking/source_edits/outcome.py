@@ -95,10 +95,12 @@ def first_mistake(
 
 
 def _is_module(thing: Any) -> bool:
+    """Return True for a class and for an instance of nn.Module."""
     return inspect.isclass(thing) or isinstance(thing, nn.Module)
 
 
 def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
+    """Return the first mistake or error, with the number of right results before it; None if all are right."""
     right = 0
     try:
         for mistake in asked:

@@ -45,6 +45,7 @@ def asked_parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | No
 
 
 def _is_mask(table: Tensor) -> bool:
+    """Return True if a matrix is 0 above its diagonal, or on it and below it, as a causal mask is."""
     return torch.equal(table, table.triu(1)) or torch.equal(table, table.tril())
 
 

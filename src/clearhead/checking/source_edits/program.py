@@ -91,6 +91,7 @@ class Program:
 
 
 def _functions(cls: type) -> list[Any]:
+    """Return the functions in the body of a class, without inherited ones."""
     return [each for each in vars(cls).values() if inspect.isfunction(each)]
 
 
@@ -128,6 +129,7 @@ def _bound(node: Any, around: Mapping[str, Any]) -> None:
 
 
 def _call(name: str, at: ast.stmt) -> ast.Expr:
+    """Return a statement that calls a function without arguments, at the line of the given statement."""
     function = ast.copy_location(ast.Name(name, ast.Load()), at)
     return ast.copy_location(ast.Expr(ast.copy_location(ast.Call(function, [], []), at)), at)
 

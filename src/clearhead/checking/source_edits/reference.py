@@ -71,6 +71,7 @@ def _evaluated(expression: str, seed: int) -> Any:
 
 
 def _inputs(row: LessonRow, at: int) -> tuple[Any, ...]:
+    """Return the inputs of the call at an index of a row; the same row and index return the same numbers."""
     return _evaluated(f"({row.calls[at]},)", row.number + at)
 
 
@@ -85,6 +86,7 @@ def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | N
 def _compared(
     kind: type, solution: type, row: LessonRow, *, backwards: bool
 ) -> Iterator[Mistake | None]:
+    """Yield None or a mistake for each result of a module; `backwards` pairs its parts in reverse order."""
     mine, theirs = (each(**_evaluated(f"dict({row.made})", 0)) for each in (kind, solution))
     names = _paired(mine, theirs, backwards)
     if isinstance(names, Mistake):
@@ -220,6 +222,7 @@ def _first_difference(
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same shape, and the same numbers to rounding."""
     return one.shape == other.shape and (one.numel() == 0 or distance(one.double(), other) <= SUMS)
 
 

@@ -36,6 +36,7 @@ def in_words_of(tree: ast.Module, solution: str) -> ast.Module:
 
 @cache
 def _on_page(slug: str) -> str:
+    """Return the text of the solution on the page of a lesson, "" if the page has none."""
     page = docs(f"lessons/{slug}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python solution\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return "\n\n".join(blocks)
@@ -70,12 +71,14 @@ def scope(function: ast.FunctionDef) -> list[str]:
 
 
 def _is_alike(one: str, other: str) -> bool:
+    """Return True if two names have the same role, such as query; False if they have none."""
     return role(other) is not None and role(one) == role(other)
 
 
 def _matched(
     mine: ast.stmt, named: Mapping[str, ast.FunctionDef | ast.ClassDef], held: Mapping[str, str]
 ) -> ast.stmt:
+    """Return the solution's definition of the same name under the learner's names, or the statement if none."""
     theirs = named.get(getattr(mine, "name", ""), mine)
     if isinstance(mine, ast.FunctionDef) and isinstance(theirs, ast.FunctionDef):
         return _renamed(theirs, mine, held)
@@ -130,4 +133,5 @@ def _renamed(
 
 
 def _assigned(function: ast.FunctionDef) -> list[ast.Assign]:
+    """Return the assignments in a function, those in nested blocks included."""
     return [each for each in ast.walk(function) if isinstance(each, ast.Assign)]

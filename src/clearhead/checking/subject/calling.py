@@ -108,6 +108,7 @@ def _future(x: Tensor, causal: bool) -> Tensor | None:
 def _multi_head(
     run: nn.MultiheadAttention, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> tuple[Tensor, Any]:
+    """Return the output of nn.MultiheadAttention, with tokens on axis -2, and its weights for each head."""
     padding = ~tensors[1] if takes == "x,mask" else None
     x, context = tensors[0], tensors[1] if takes == "x,context" else tensors[0]
     turned = x.ndim == 3 and not run.batch_first

@@ -92,10 +92,12 @@ def _functions(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
 
 
 def _near(value: Any, function: types.FunctionType) -> bool:
+    """Return True if a value is a function of the same file as the given function."""
     return isinstance(value, types.FunctionType) and value.__globals__ is function.__globals__
 
 
 def _names(code: types.CodeType) -> set[str]:
+    """Return the names of globals and attributes in a code object and in the code nested in it."""
     inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
     return set(code.co_names).union(*map(_names, inner))
 

@@ -108,6 +108,7 @@ def _hollow(root: Path, names: tuple[str, ...]) -> None:
 
 
 def _executed(name: str, path: Path) -> types.ModuleType:
+    """Return a file as a module, run under this name in sys.modules; errors of its code are raised."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

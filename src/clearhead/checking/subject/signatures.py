@@ -63,6 +63,7 @@ def of_call(run: Any) -> Parameters:
 
 
 def _plain(call: Any) -> Parameters:
+    """Return the parameters of a callable that can be passed by name; cached for a plain function."""
     written = getattr(call, "__func__", call)
     if not isinstance(written, types.FunctionType) or vars(written):
         return _read(call)  # what stands in its place may change
@@ -78,6 +79,7 @@ _known: WeakKeyDictionary[types.FunctionType, Any] = WeakKeyDictionary()
 
 
 def _read(call: Any) -> Parameters:
+    """Return the parameters of a callable that can be passed by name; {} if it shows no signature."""
     try:
         found = inspect.signature(call).parameters
     except (TypeError, ValueError):

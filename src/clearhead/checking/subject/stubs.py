@@ -47,6 +47,7 @@ def _is_written(cls: type) -> bool:
 
 
 def _stub(found: Any, name: str) -> Stub:
+    """Return the stub of a function or class; its file is "" and its line 0 if the source is unknown."""
     code = getattr(found, "__code__", None)
     if code is not None:
         return Stub(name, code.co_filename, code.co_firstlineno)
@@ -82,6 +83,7 @@ def reached(top: Any) -> list[types.FunctionType]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a code object and in the code nested in it."""
     yield from code.co_names
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
@@ -89,6 +91,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _unwritten(function: types.FunctionType) -> bool:
+    """Return True if a function is not written: its body is empty, or `...` or None fills a gap."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):
@@ -105,6 +108,7 @@ def _unwritten(function: types.FunctionType) -> bool:
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
+    """Return True for `pass`, `return`, `...` or None, also returned, and for raise NotImplementedError."""
     if isinstance(statement, ast.Raise):
         raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
         return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"

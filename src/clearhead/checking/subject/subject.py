@@ -41,6 +41,7 @@ TAKES = (
 
 
 def _nothing(x: Tensor) -> tuple[Tensor, ...]:
+    """Return (): there are no inputs other than x."""
     return ()  # a lambda could not be sent to another process
 
 
@@ -103,11 +104,13 @@ class Subject:
         return replace(self.spare(), dtype=dtype)._converted()
 
     def _settled(self) -> None:
+        """Put all its modules into evaluation mode and onto the CPU."""
         for part in self.parts():
             part.eval()  # whose own train() may return nothing
             part.to(device="cpu")
 
     def _converted(self) -> "Subject":
+        """Convert all modules of a copy to its dtype, and return the subject itself."""
         for part in self.parts() if self.copied else ():
             part.to(dtype=self.dtype)
         return self
@@ -148,6 +151,7 @@ class Subject:
         return self._called([each.clone() for each in tensors])
 
     def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
+        """Return the output for inputs in its dtype, and what came with it; errors of the call are raised."""
         if len(tensors) == 1:
             tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
@@ -249,6 +253,7 @@ def _prepared(
     guessed: tuple[str, ...],
     seed: int,
 ) -> Subject:
+    """Return a subject that runs a copy of an object in float64, or the object itself if it cannot be copied."""
     original = found if takes == "decode" else _as_module(found)
     check_size(original, name)
     copied, run = _copy(original)
@@ -291,6 +296,7 @@ def _guessed(
 
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
+    """Return an instance of a class, with its weights drawn from the seed; raise ModelError if it raises."""
     torch.manual_seed(seed)
     made, error = attempt(cls, **args)
     if error is not None:
