@@ -24,28 +24,17 @@ class Kernel(Protocol):
     """
 
     @property
-    def NAME(self) -> str:  # noqa: N802 - a constant of the module
-        """Return the name that `kernel=` accepts."""
-
+    def NAME(self) -> str: ...  # noqa: D102, N802 - a constant of the module
     @property
-    def SUMMARY(self) -> str:  # noqa: N802
-        """Return a one-line description of the kernel."""
-
+    def SUMMARY(self) -> str: ...  # noqa: D102, N802
     @staticmethod
-    def refusals(problem: Problem, /) -> list[str]:
-        """Return the reasons why the kernel cannot run a problem; [] if it can."""
-
+    def refusals(problem: Problem, /) -> list[str]: ...  # noqa: D102
     @staticmethod
-    def defers(problem: Problem, /) -> list[str]:
-        """Return the reasons why "auto" prefers a later kernel; [] if there are none."""
-
+    def defers(problem: Problem, /) -> list[str]: ...  # noqa: D102
     @staticmethod
-    def how(problem: Problem, /) -> str:
-        """Return one line that describes how the kernel runs a problem."""
-
+    def how(problem: Problem, /) -> str: ...  # noqa: D102
     @staticmethod
-    def attend(problem: Problem) -> Tensor:
-        """Return the context, (batch, num_heads, query_len, value_head_dim)."""
+    def attend(problem: Problem) -> Tensor: ...  # noqa: D102
 
 
 KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)

@@ -178,8 +178,7 @@ class Attended(Protocol):
         """The queries that are not padding, bool, (batch, query_len); None if all are real."""
         ...
 
-    def _statistic(self, name: str) -> Tensor:
-        """Return the named statistic, (batch, num_heads, query_len); "received": (batch, num_kv_heads, kv_len)."""
+    def _statistic(self, name: str) -> Tensor: ...
 
 
 def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
