@@ -131,6 +131,7 @@ applications: samples speech
 
 # The site in site/: docs, lessons with their training, public names. It opens from the disk; a link that leads nowhere is an error.
 docs: setup
+	@$(VENV)/bin/clearhead samples install smollm2
 	@$(RUN) -m docs.site.build
 
 # Wheel, sdist, site, notes and checksums of the version, in dist/; nothing is uploaded.

@@ -534,7 +534,7 @@ CHECKS = [
     (
         lambda: ch.effects(LAYER, torch.ones(1, 3, 4), torch.sum, by=wrong("row")),
         "by.value",
-        'by // "head", "head,position", "layer" // \'row\'',
+        'by // "head", "head,position", "call", "layer" // \'row\'',
     ),
     (lambda: ch.effects(LAYER, "a text", torch.sum), "inputs.type", "str"),
 ]

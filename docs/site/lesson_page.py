@@ -107,8 +107,10 @@ def _broken(block: Block, session: Session, report: str) -> str:
 
 
 def _live(block: Block, session: Session, files: Path) -> str:
-    made: Any = session.live[block.line]
+    made: Any = session.live.get(block.line)
     code = _fenced("{dropdown} The lines that draw it", _fenced("python", block.source))
+    if made is None:
+        return code
     if isinstance(made, Element):
         return _raw(made.to_element(script=False)) + "\n\n" + code
     shown = made if isinstance(made, Shown) else Shown(made, {})

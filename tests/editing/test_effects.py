@@ -517,7 +517,7 @@ def test_a_picture_of_what_is_restored() -> None:
 def test_inputs_that_do_not_fit_are_refused() -> None:
     attending, clean, corrupt = pair()
     for patch in ("z", "value"):
-        text = "[effects.inputs] the clean and the corrupt run must have as many samples, tokens and calls; 0 has"
+        text = "[effects.inputs] the clean and the corrupt run must have the same numbers of"
         with pytest.raises(EditError, match=re.escape(text)):
             effects(attending, clean[:, :3], corrupt, metric=metric, patch=patch)
     with pytest.raises(ArgumentError, match=re.escape('[patch.value] patch must be one of "z", ')):

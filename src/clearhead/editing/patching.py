@@ -139,7 +139,7 @@ def check_alike(path: str, clean: Sequence[Tensor], corrupt: Sequence[Tensor]) -
     if sizes[0] != sizes[1]:
         raise EditError(
             "effects.inputs",
-            "the clean and the corrupt run must have as many samples, tokens and calls; "
+            "the clean and the corrupt run must have the same numbers of samples, tokens and calls; "
             f"{path or 'the model'} has {sizes[0] or 'nothing'} and {sizes[1]}, (batch, heads, tokens, width). Pad "
             "both texts alike.",
         )

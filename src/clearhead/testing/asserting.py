@@ -39,4 +39,4 @@ def assert_attention(
     drawn_by = chosen(seed)
     report = check(subject, seed=drawn_by, **arguments)
     if report.findings or (report.unverified and not allow_unverified):
-        raise AssertionError(f"{report.name}, seed {drawn_by}\n{report}")
+        raise AssertionError(f"{report.name}, seed {drawn_by}\n{report}") from None
