@@ -57,8 +57,8 @@ class Session:
     def run(self) -> "Session":
         torch.manual_seed(SEED)
         module = self.load(self.lesson.solution, f"lesson_{self.lesson.row.number:02}")
-        missing = MissingExtraError if self.brief else ()
-        with contextlib.chdir(self.folder), contextlib.suppress(missing):
+        missing = [MissingExtraError] if self.brief else []
+        with contextlib.chdir(self.folder), contextlib.suppress(*missing):
             for block in self.lesson.blocks:
                 if block.role == "solution":
                     self.namespace |= {

@@ -360,7 +360,6 @@ def test_blocks_of_a_mask_whose_ids_are_written_to_stay() -> None:
     kept = blocks_of(mask)
     ids[:256] = 1
     assert blocks_of(mask) is kept
-    assert int(kept.to_dense().sum()) == 9
     with torch.inference_mode():
         unseen = ch.documents(torch.zeros(300, dtype=torch.int64))
         assert blocks_of(unseen) is not blocks_of(unseen)
