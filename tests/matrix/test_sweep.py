@@ -13,8 +13,9 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
-from clearhead.attention.kernels import _lowering, eager
+from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
+from clearhead.masks import tiles
 from clearhead.masks.spans import Extent
 from clearhead.matrix import sweep
 from clearhead.matrix.chunk import Chunk
@@ -50,8 +51,8 @@ def chunks_of(buffer: int, rows: int, queries: int) -> Iterator[None]:
         patch.setattr(sweep, "BUFFER", buffer)
         patch.setattr(sweep, "LEAST_ROWS", rows)
         patch.setattr(sweep, "MOST_QUERIES", queries)
-        patch.setattr(_lowering, "TILE", 2)
-        patch.setattr(_lowering, "LEAST_TILES", 2)
+        patch.setattr(tiles, "TILE", 2)
+        patch.setattr(tiles, "LEAST_TILES", 2)
         yield
 
 

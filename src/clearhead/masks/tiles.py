@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead.masks.base import Mask
@@ -16,6 +17,14 @@ from clearhead.masks.spans import Extent, Spans
 
 GAP = 32
 """Runs of keys with fewer keys between them are read as one."""
+
+TILE = 64
+"""Queries of a tile where a mask repeats: fewer make short products, more read keys that few of them see."""
+WIDE_TILE = 256
+"""The same where each query sees `WIDE` keys or more, so that a tile's own keys are a small part."""
+WIDE = 1024
+LEAST_TILES = 4
+"""The least number of tiles that are worth a batch of them, with other calls for the queries next to them."""
 
 Edges = list[tuple[slice, Tensor]]
 """Columns of a tile, and a bool tensor that is True where a pair of theirs is hidden."""
@@ -42,6 +51,14 @@ class Tile(NamedTuple):
         return length(self.queries), sum(map(length, self.keys))
 
 
+class Repeated(NamedTuple):
+    """Tiles that are alike: the queries of the first, the keys that one of these sees, the number of tiles."""
+
+    queries: slice
+    keys: slice
+    tiles: int
+
+
 def length(run: slice) -> int:
     """Return the number of tokens in a run."""
     return run.stop - run.start
@@ -63,6 +80,27 @@ def hull(start: Tensor, stop: Tensor) -> slice:
     if not bool(used.any()):
         return slice(0, 0)
     return slice(int(start[used].min()), int(stop[used].max()))
+
+
+def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
+    """Return the tiles in which a mask repeats, as a window does; None if there are fewer than `LEAST_TILES`.
+
+    Args:
+        start: (query_len,), the first key of each query.
+        stop: (query_len,), the key after the last.
+    """
+    moves = F.pad((start.diff() == 1) & (stop.diff() == 1), (1, 1))
+    edges = (~moves).nonzero()[:, 0]
+    longest = int(edges.diff().argmax())
+    first, last = int(edges[longest]), int(edges[longest + 1])
+    size = WIDE_TILE if int(stop[first] - start[first]) >= WIDE else TILE
+    count = (last - first) // size
+    if count < LEAST_TILES or bool(start[first] >= stop[first]):
+        return None
+    # Queries that are no whole tile go with those before them.
+    first = last - count * size
+    keys = slice(int(start[first]), int(stop[first]) + size - 1)
+    return Repeated(slice(first, first + size), keys, count)
 
 
 def ragged_edges(start: Tensor, stop: Tensor, keys: tuple[slice, ...], full: slice) -> Edges:

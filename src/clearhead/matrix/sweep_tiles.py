@@ -6,10 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.attention.kernels._lowering import repeated
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import Edges, hull, length, portions, ragged_edges
+from clearhead.masks.tiles import Edges, hull, length, portions, ragged_edges, repeated
 
 
 class SweepTile(NamedTuple):

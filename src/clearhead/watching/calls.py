@@ -327,7 +327,7 @@ class Matrices(Calls[Kept]):
         """Return the one matrix of the sequences that a generation returned, as calls; or why there is none.
 
         Args:
-            sequences: token ids, (batch, len), the last of which was not read.
+            sequences: token ids, (batch, len); the model did not read the last one.
 
         Returns:
             None if the ids that the calls read are not known, as in an encoder of pictures.

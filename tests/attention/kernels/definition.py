@@ -13,6 +13,7 @@ import clearhead as ch
 from clearhead import stages
 from clearhead.attention.kernels import _by_scores, _lowering, blockwise, eager, fused
 from clearhead.attention.planning import KERNELS
+from clearhead.masks import tiles
 from clearhead.testing.tolerances import difference, measured
 
 RUNNABLE = [kernel.NAME for kernel in KERNELS if kernel.NAME != "flex"]
@@ -29,9 +30,9 @@ def take_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_lowering, "MASK_PORTION", 1)
     patch.setattr(_lowering, "WORTH_SPANS", 0)
     patch.setattr(_lowering, "WORTH_SLICING", 0)
-    patch.setattr(_lowering, "TILE", 2)
+    patch.setattr(tiles, "TILE", 2)
     patch.setattr(_lowering, "STRIP", 2)
-    patch.setattr(_lowering, "LEAST_TILES", 2)
+    patch.setattr(tiles, "LEAST_TILES", 2)
     patch.setattr(eager, "PORTION", 1)
     patch.setattr(blockwise, "SMALL", 0)
     patch.setattr(fused, "SMALL", 0)

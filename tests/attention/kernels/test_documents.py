@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.attention.kernels import _lowering
 from clearhead.attention.kernels._fused_calls import MOST_PAIRS, classes
 from clearhead.attention.kernels._lowering import Piece
+from clearhead.masks import tiles
 from tests.attention.kernels.definition import assert_agrees, context, draw, take_apart
 from tests.turns import in_turn
 
@@ -35,7 +35,7 @@ def documents(lengths: list[int], causal: bool) -> ch.Mask:
 @pytest.fixture(params=["in slices", "together"])
 def called(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     take_apart(monkeypatch)
-    monkeypatch.setattr(_lowering, "LEAST_TILES", 100)
+    monkeypatch.setattr(tiles, "LEAST_TILES", 100)
     if request.param == "together":
         monkeypatch.setattr("clearhead.attention.kernels.fused.MOST_CALLS", 0)
     return request.param

@@ -10,6 +10,7 @@ from clearhead.attention.biases import SumOfBiases
 from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
+from clearhead.masks import tiles
 from clearhead.masks.tiles import length
 from tests.attention.kernels.definition import assert_agrees, draw, outcome, take_apart
 from tests.memory import LargestTensor
@@ -189,9 +190,9 @@ def test_tiles_that_are_alike_are_one_call(
     """In all layouts, with grouped heads and a wider value, forward and backward; a NaN behind the mask too."""
     mask, tokens, kinds = REPEATED[name]
     take_apart(monkeypatch)
-    monkeypatch.setattr(_lowering, "TILE", 8)
-    monkeypatch.setattr(_lowering, "WIDE_TILE", 16)
-    monkeypatch.setattr(_lowering, "WIDE", 20)
+    monkeypatch.setattr(tiles, "TILE", 8)
+    monkeypatch.setattr(tiles, "WIDE_TILE", 16)
+    monkeypatch.setattr(tiles, "WIDE", 20)
     for heads, batch in ((6, 1), (2, 3)):
         tensors = draw(batch, 6, heads, tokens, value_head_dim=7, dtype=torch.float64)
         if heads == 2:  # tokens before heads, as layers have them

@@ -12,16 +12,9 @@ from clearhead.masks.algebra import goes_by_distance
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import host_spans, hull, length, portions
+from clearhead.masks.tiles import host_spans, hull, length, portions, repeated
 
 MASK_PORTION = 1 << 22
-TILE = 64
-"""Queries of a tile where a mask repeats: fewer make short products, more read keys that few of them see."""
-WIDE_TILE = 256
-"""The same where each query sees `WIDE` keys or more, so that a tile's own keys are a small part."""
-WIDE = 1024
-LEAST_TILES = 4
-"""The least number of tiles that are worth a batch of them, with other calls for the queries next to them."""
 MOST_CALLS = 16
 """Up to how many rectangles and triangles of a sample each is a call; more documents are called together."""
 WORTH_SLICING = 1 << 19
@@ -56,14 +49,6 @@ class Piece(NamedTuple):
     def all_keys(self) -> slice:
         """The keys that the piece reads, those of all of its tiles."""
         return slice(self.keys.start, self.keys.stop + (self.tiles - 1) * length(self.queries))
-
-
-class Repeated(NamedTuple):
-    """Tiles that are alike: the queries of the first, the keys that one of these sees, the number of tiles."""
-
-    queries: slice
-    keys: slice
-    tiles: int
 
 
 ALL = slice(None)
@@ -163,27 +148,6 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
     before = slice(0, queries.start)
     after = slice(queries.start + tiles * length(queries), problem.query_len)
     return [*_portions(problem, spans, before), piece, *_portions(problem, spans, after)]
-
-
-def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
-    """Return the tiles in which a mask repeats, as a window does; None if there are fewer than `LEAST_TILES`.
-
-    Args:
-        start: (query_len,), the first key of each query.
-        stop: (query_len,), the key after the last.
-    """
-    moves = F.pad((start.diff() == 1) & (stop.diff() == 1), (1, 1))
-    edges = (~moves).nonzero()[:, 0]
-    longest = int(edges.diff().argmax())
-    first, last = int(edges[longest]), int(edges[longest + 1])
-    size = WIDE_TILE if int(stop[first] - start[first]) >= WIDE else TILE
-    count = (last - first) // size
-    if count < LEAST_TILES or bool(start[first] >= stop[first]):
-        return None
-    # Queries that are no whole tile go with those before them.
-    first = last - count * size
-    keys = slice(int(start[first]), int(stop[first]) + size - 1)
-    return Repeated(slice(first, first + size), keys, count)
 
 
 def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:

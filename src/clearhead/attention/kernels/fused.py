@@ -37,7 +37,6 @@ from clearhead.attention.kernels._lowering import (
     EVERYTHING_CAUSAL,
     EVERYTHING_MASKED,
     MOST_CALLS,
-    WIDE_TILE,
     WORTH_SLICING,
     Piece,
     assemble,
@@ -47,7 +46,7 @@ from clearhead.attention.kernels._lowering import (
 )
 from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
-from clearhead.masks.tiles import length
+from clearhead.masks.tiles import WIDE_TILE, length
 from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"

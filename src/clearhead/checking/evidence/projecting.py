@@ -138,8 +138,8 @@ def sides_by_name(
     Args:
         recorded: the call.
         output: of the call, (batch, tokens, width).
-        x: (batch, tokens, width), of which the queries are.
-        context: that of which keys and values are.
+        x: what the queries are computed from, (batch, tokens, width).
+        context: what keys and values are computed from, in the same form.
     """
     seen: dict[str, Tensor] = {}
     for node in recorded.recorder.nodes:

@@ -139,9 +139,9 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
 
 
 class Consumer(NamedTuple):
-    """First reader of the contexts of the heads: their tags there, and the operand of which node.
+    """The first reader of the contexts of the heads: the node, the number of its operand, and their tags there.
 
-    The node is None for the output of the call.
+    The node is None if the output of the call reads them.
     """
 
     tags: Tags
