@@ -141,11 +141,11 @@ def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
 def _with(factors: dict[int, float]) -> Stage:
     """Return a stage that adds to the context the functions of ADDED at these indices, times their factors."""
 
-    def around(inner: Stage, *sides: Tensor) -> Tensor:
-        context = inner(*sides)
-        for place, factor in factors.items():
-            context = context + factor * _only(ADDED[place])(inner, *sides)
-        return context
+    def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        context = inner(query, key, value, at)
+        sides = right_group(key, at), right_group(value, at)
+        added = (factor * ADDED[place](context, *sides) for place, factor in factors.items())
+        return context + sum(added)
 
     return around
 
