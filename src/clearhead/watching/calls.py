@@ -71,7 +71,8 @@ class Keys:
                 self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
 
 
-@dataclass(eq=False)  # calls are told apart by identity, since their tensors have no single truth value
+# calls are compared by identity, because a comparison of their tensors has no single truth value
+@dataclass(eq=False)
 class Call:
     """One call of a module; its keys are a slice of keys that it shares with other calls."""
 
