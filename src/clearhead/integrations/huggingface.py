@@ -14,6 +14,7 @@ from clearhead._common.lazy import sample
 from clearhead._text import shown
 from clearhead.errors import ModelError, missing_extra
 from clearhead.integrations.image_models import ImageModel, ImageReading
+from clearhead.integrations.packaged_encoder import read_encoder
 from clearhead.integrations.text_models import (
     LongReading,
     TextModel,
@@ -53,6 +54,7 @@ AFTER_ATTENTION = ("pooler",)
 def load(name: str | None = None, *, logits: bool = False, progress: bool = False) -> TextModel:
     """Load a model of transformers with its tokenizer, by its name or from a folder.
 
+    For None the sample `minilm` is read into layers of this library, without transformers.
     A folder is read without the network. The attention is the one that transformers takes by
     itself, PyTorch's own ("sdpa") where the model has it. Weights must be in safetensors; code that
     comes with a model is never run.
@@ -77,6 +79,9 @@ def load(name: str | None = None, *, logits: bool = False, progress: bool = Fals
         >>> reading.layers[0], reading.matrices[0].shape
         ('encoder.layer.0.attention.self', torch.Size([1, 12, 7, 7]))
     """
+    if name is None and not logits:
+        encoder, words, longest = read_encoder(Path(_packaged()))
+        return TextModel(PACKAGED, encoder, words, False, longest)
     where, called, options, model = _loaded(name, logits=logits, progress=progress)
     # Of a folder without one, transformers makes a tokenizer that knows no word.
     if _is_bare(Path(where)):

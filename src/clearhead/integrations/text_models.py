@@ -1,5 +1,6 @@
 """Models that read text: its tokens and its attention, as matrices or as summaries."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class TextModel:
     Attributes:
         name: what it was asked for by.
         model: in eval mode, on the CPU. Of a model with encoder and decoder it is the encoder.
-        tokenizer: the tokenizer of transformers.
+        tokenizer: the tokenizer of transformers, or of the packaged model.
         encoder_only: True for half of a model that also has a decoder.
         max_tokens: how many tokens it can read, special ones included; None for no known limit.
     """
@@ -355,7 +356,13 @@ IMPORTED = ("torchao", "torch.utils._pytree")
 
 @contextmanager
 def quiet(*, progress: bool) -> Iterator[None]:
-    """Silence the log of transformers and of what it imports, and, unless wanted, its bars and the hub's log."""
+    """Silence the log of transformers and of what it imports, and, unless wanted, its bars and the hub's log.
+
+    It does nothing while transformers is not imported.
+    """
+    if "transformers" not in sys.modules:
+        yield
+        return
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 

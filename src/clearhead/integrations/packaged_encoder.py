@@ -1,0 +1,154 @@
+"""The packaged MiniLM in layers of this library, read without transformers, whose import takes seconds."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from clearhead.errors import missing_extra
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+
+RENAMED = {
+    ".self.query.": ".self.query_projection.",
+    ".self.key.": ".self.key_projection.",
+    ".self.value.": ".self.value_projection.",
+    ".attention.output.dense.": ".attention.self.output_projection.",
+}
+"""The names of parameters in the file, and in the layers here; all others are equal."""
+
+
+class Encoded(NamedTuple):
+    """The output of the encoder: (batch, tokens, width)."""
+
+    last_hidden_state: Tensor
+
+
+class SentenceEncoder(nn.Module):
+    """BERT without its pooler (Devlin et al., 2018, https://arxiv.org/abs/1810.04805), in eval mode.
+
+    The paths of its attentions are those of BERT in transformers.
+
+    Args:
+        config: the sizes, by their names in `config.json`.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        width, eps = config["hidden_size"], config["layer_norm_eps"]
+        rows = {
+            "word": config["vocab_size"],
+            "position": config["max_position_embeddings"],
+            "token_type": config["type_vocab_size"],
+        }
+        tables = {f"{name}_embeddings": nn.Embedding(size, width) for name, size in rows.items()}
+        self.embeddings = nn.ModuleDict({**tables, "LayerNorm": nn.LayerNorm(width, eps)})
+        layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "attention": nn.ModuleDict(
+                        {
+                            "self": MultiHeadAttention(
+                                width, config["num_attention_heads"], bias=True
+                            ),
+                            "output": nn.ModuleDict({"LayerNorm": nn.LayerNorm(width, eps)}),
+                        }
+                    ),
+                    "intermediate": nn.ModuleDict(
+                        {"dense": nn.Linear(width, config["intermediate_size"])}
+                    ),
+                    "output": nn.ModuleDict(
+                        {
+                            "dense": nn.Linear(config["intermediate_size"], width),
+                            "LayerNorm": nn.LayerNorm(width, eps),
+                        }
+                    ),
+                }
+            )
+            for _ in range(config["num_hidden_layers"])
+        )
+        self.encoder = nn.ModuleDict({"layer": layers})
+        self.eval()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embedding of the tokens."""
+        return self.embeddings["word_embeddings"]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Encoded:
+        """Encode texts; `attention_mask`, (batch, tokens), is 0 at padding."""
+        valid = None
+        if attention_mask is not None and not attention_mask.all():
+            valid = attention_mask.bool()
+        part: Any = self.embeddings
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        x = part.word_embeddings(input_ids) + part.token_type_embeddings.weight[0]
+        x = part.LayerNorm(x + part.position_embeddings(places))
+        layer: Any
+        for layer in self.encoder["layer"]:  # pyright: ignore[reportGeneralTypeIssues]
+            x = layer.attention.output.LayerNorm(x + layer.attention.self(x, valid=valid))
+            hidden = layer.output.dense(gelu(layer.intermediate.dense(x)))
+            x = layer.output.LayerNorm(x + hidden)
+        return Encoded(x)
+
+
+class PackagedTokenizer:
+    """A `tokenizer.json` with the methods of transformers' tokenizers that reading a text needs.
+
+    Args:
+        folder: the folder of the file.
+
+    Attributes:
+        name_or_path: the folder, as a string.
+        backend_tokenizer: the tokenizer of the package `tokenizers`.
+        all_special_ids: the ids of [CLS], [SEP] and the others that are not of a text.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self.name_or_path = str(folder)
+        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.backend_tokenizer.no_truncation()
+        self.backend_tokenizer.no_padding()
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        self.all_special_ids = [number for number, token in added.items() if token.special]
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        """Return the ids of a text, special ones included, as `input_ids`."""
+        return {"input_ids": self.backend_tokenizer.encode(text).ids}
+
+    def convert_ids_to_tokens(self, ids: int | list[int]) -> Any:
+        """Return the token of an id, or a list of them for a list; None for an unknown id."""
+        if isinstance(ids, int):
+            return self.backend_tokenizer.id_to_token(ids)
+        return [self.backend_tokenizer.id_to_token(each) for each in ids]
+
+
+def read_encoder(folder: Path) -> tuple[SentenceEncoder, PackagedTokenizer, int]:
+    """Return the encoder and the tokenizer in a folder, and the most tokens that a text may have.
+
+    Raises:
+        MissingExtraError: if safetensors or tokenizers is not installed.
+    """
+    try:
+        from safetensors.torch import load_file
+
+        tokenizer = PackagedTokenizer(folder)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in ("safetensors", "tokenizers"):
+            raise
+        raise missing_extra(name, "models", "reading with a model") from error
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with torch.device("meta"):
+        encoder = SentenceEncoder(config)
+    state = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        for old, new in RENAMED.items():
+            name = name.replace(old, new)
+        if not name.startswith(("pooler.", "embeddings.position_ids")):
+            state[name] = tensor
+    encoder.load_state_dict(state, assign=True)
+    return encoder, tokenizer, config["max_position_embeddings"]
