@@ -43,7 +43,11 @@ class SentenceEncoder(nn.Module):
             "position": config["max_position_embeddings"],
             "token_type": config["type_vocab_size"],
         }
-        tables = {f"{name}_embeddings": nn.Embedding(size, width) for name, size in rows.items()}
+        # A normal draw on the meta device imports the compiler of PyTorch, which takes two seconds.
+        tables = {
+            f"{name}_embeddings": nn.Embedding(size, width, _weight=torch.empty(size, width))
+            for name, size in rows.items()
+        }
         self.embeddings = nn.ModuleDict({**tables, "LayerNorm": nn.LayerNorm(width, eps)})
         layers = nn.ModuleList(
             nn.ModuleDict(
