@@ -160,7 +160,7 @@ def test_a_model_without_sdpa_is_loaded_as_it_is(tmp_path: Path) -> None:
         num_attention_heads=2, num_key_value_heads=1, head_dim=8,
     )  # fmt: skip
     transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path)
-    load().tokenizer.save_pretrained(tmp_path)
+    load(load().tokenizer.name_or_path).tokenizer.save_pretrained(tmp_path)
     loaded = load(str(tmp_path))
     assert loaded.model.config._attn_implementation == "eager"  # pyright: ignore[reportAttributeAccessIssue]
     assert len(loaded.read("to be").seen) == 1
