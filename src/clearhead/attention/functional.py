@@ -105,7 +105,7 @@ def plan(
 
     Returns:
         The kernel, what it will do, and for each other kernel the reason against it; `print` it.
-        With across=, also what each way of communication sends and holds; nothing is sent.
+        With across=, also what each method of communication sends and holds; nothing is sent.
 
     Raises:
         ClearheadError: for the input that `attend` refuses.

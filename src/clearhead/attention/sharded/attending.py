@@ -24,11 +24,14 @@ def attend_across(
     kernel: str,
     **options: Unpack[Options],
 ) -> Tensor:
-    """The context of this rank's queries; arguments and errors are those of `attend`.
+    """Return the context of this rank's queries; arguments and errors are those of `attend`.
+
+    The ranks first compare their calls, unless one process has all tokens and there is no dropout. A query that is a
+    DTensor gives a DTensor.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
-        UnsupportedError: code `across.refused`, for a way that cannot run the call.
+        UnsupportedError: code `across.refused`, for a method that cannot run the call.
         WatchError: code `watch.across`, while a model is watched.
     """
     of_queries, of_keys = read_across(across)
@@ -66,10 +69,10 @@ def _has_rows(tensor: object, count: int) -> bool:
 def rows_across(
     query: Tensor, key: Tensor, across: object, **options: Unpack[ScoreOptions]
 ) -> Problem:
-    """The problem of this rank's queries over all keys; its value is the key.
+    """Return the problem of this rank's queries over all keys; its value is the key.
 
     In a ring the keys stay where they are: the problem has the rounds by which they come, and its key
-    no numbers. Else they are gathered.
+    holds no data. Otherwise they are gathered. Every rank must call it.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
@@ -89,7 +92,7 @@ def rows_across(
 
 
 def refuse(call: ShardedCall) -> None:
-    """Raise UnsupportedError if the method of a call cannot run it."""
+    """Raise UnsupportedError, code `across.refused`, with every reason, if the method of a call cannot run it."""
     how = call.of_queries.how
     reasons = [] if how == "gather" else WAYS[how].refusals(call)
     if reasons:
