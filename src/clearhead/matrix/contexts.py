@@ -10,14 +10,14 @@ from clearhead._common.elements import Drawn
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contexts(Drawn):
-    """The contexts of a call, z = weights · values of each head, as the model went on with them.
+    """The contexts of a call, z = weights · values of each head, as the model used them.
 
     Made by `watch(model, keep="contexts")`.
 
     Attributes:
         context: (batch, num_heads, query_len, value_head_dim), in the model's dtype.
-        kv_len: tokens that were attended to.
-        real: (batch, query_len), bool: the queries that are no padding; None for all.
+        kv_len: the number of keys.
+        real: (batch, query_len), bool: the queries that are not padding; None for all.
         heads: the number of each head in its layer, where these are some only; None where all are here.
 
     Example:

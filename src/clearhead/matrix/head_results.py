@@ -19,11 +19,11 @@ class HeadResults(NoTensor, Drawn):
 
     They are computed where they are read: all tokens × heads × embed_dim numbers are never in memory at once.
 
-    Their sum over the heads, and the projection's bias, are the output of the layer. Made by `Seen.results`.
+    Their sum over the heads plus the projection's bias is the output of the layer. Made by `Seen.results`.
 
     Attributes:
         context: z, (batch, num_heads, query_len, value_head_dim); 16 bits are upcast.
-        weight: W, (num_heads, embed_dim, value_head_dim).
+        weight: W, (num_heads, embed_dim, value_head_dim), in the dtype of `context`.
         bias: (embed_dim,), or None.
 
     Example:
@@ -67,10 +67,10 @@ class HeadResults(NoTensor, Drawn):
         return found
 
     def dense(self) -> Tensor:
-        """Return all of them as a tensor, if it fits.
+        """Return all of them as a tensor, (batch, num_heads, query_len, embed_dim), if it fits.
 
         Raises:
-            TooLargeError: code `matrix.too-large`.
+            TooLargeError: code `memory.full`, if it does not fit in memory.
         """
         return self[...]
 
@@ -85,7 +85,9 @@ class HeadResults(NoTensor, Drawn):
         )
 
     def along(self, direction: Tensor) -> Tensor:
-        """Return how much of a direction is in each result, the dot product, (batch, num_heads, query_len).
+        """Return the dot product of each result with a direction, (batch, num_heads, query_len).
+
+        Its length is not divided out.
 
         Args:
             direction: (embed_dim,), or (batch, query_len, embed_dim) for another one in each place.

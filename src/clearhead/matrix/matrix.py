@@ -120,14 +120,14 @@ class AttentionMatrix(WeightStatistics):
 
     @classmethod
     def _of(cls, problem: Problem, value: Tensor | None = None) -> "AttentionMatrix":
-        """Return the matrix of a validated problem, without checks."""
+        """Return the matrix of a validated problem, of this class, without checks; the problem's value is not read."""
         matrix = cls.__new__(cls)
         super(AttentionMatrix, matrix).__init__(problem, value)
         return matrix
 
     @classmethod
     def from_weights(cls, weights: Tensor) -> "AttentionMatrix":
-        """The matrix of weights that were computed elsewhere: statistics, roles, figures, pages and files.
+        """Return the matrix of weights that were computed elsewhere: statistics, roles, figures, pages and files.
 
         The weights stay in memory, query_len × kv_len, and get no gradient. Scores are their logarithms:
         a weight of 0 is a hidden pair, a row of zeros a query that sees nothing, the logsumexp of any
@@ -152,7 +152,7 @@ class AttentionMatrix(WeightStatistics):
         return cls._of(problem_of_weights(weights))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
-        """Exact weights of some queries and keys, by the rules of tensors.
+        """Return the exact weights of some queries and keys, by the rules of tensors.
 
         Ints, slices and `...` work as usual. Each axis may also take a list or a tensor of ints;
         several of them mean a rectangle: every one of the queries with every one of the keys.
@@ -172,7 +172,7 @@ class AttentionMatrix(WeightStatistics):
         query_index: int | Sequence[int] | Tensor,
         key_index: int | Sequence[int] | Tensor,
     ) -> Tensor:
-        """The weights of chosen pairs: query and key of the same place belong together.
+        """Return the weights of chosen pairs: the first query with the first key, and so on.
 
         Costs one dot product a pair, and once the logsumexp; before that, few queries cost their rows.
 
@@ -205,7 +205,7 @@ class AttentionMatrix(WeightStatistics):
         return self._restore(weights[..., 0] if single else weights)
 
     def diagonal(self, offset: int = 0) -> Tensor:
-        """The weights of one diagonal, as `torch.diagonal` takes it: key = query + offset.
+        """Return the weights of one diagonal, as `torch.diagonal` does: key = query + offset.
 
         With as many keys as queries, offset −1 is the token before. With more keys, as behind a
         cache, the last query sits on the last key, and the token before is
@@ -235,7 +235,7 @@ class AttentionMatrix(WeightStatistics):
         return self.at(queries, keys[queries])
 
     def __matmul__(self, value: Tensor) -> Tensor:
-        """The context: weights times values, by a kernel that never forms the weights.
+        """Return the context: weights times values, by a kernel that never forms the weights.
 
         Args:
             value: (batch, num_kv_heads or num_heads, kv_len, width), or (kv_len, width) for all
@@ -302,7 +302,7 @@ class AttentionMatrix(WeightStatistics):
         return drawing("figures").of_attention(self, kind, **options)
 
     def dense(self) -> Tensor:
-        """The whole matrix as a tensor, if it fits.
+        """Return the whole matrix as a tensor, if it fits.
 
         Raises:
             TooLargeError: code `matrix.too-large`, with the size in bytes, if it would not fit in
@@ -343,7 +343,7 @@ class AttentionMatrix(WeightStatistics):
         return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
 
     def _repr_html_(self) -> str | None:
-        """Return the matrix as HTML for a notebook, or None for a part of a sharded matrix."""
+        """Return the matrix as HTML for a notebook, or None for a part of a sharded matrix; imports the drawing."""
         if self.posed.sharding is not None:
             return None
         return drawing("notebook.inline.matrices").matrix_html(self)
@@ -352,9 +352,12 @@ class AttentionMatrix(WeightStatistics):
 def matrix_of(
     problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
 ) -> AttentionMatrix:
-    """Return the attention matrix of a validated problem of four dimensions.
+    """Return the attention matrix of a validated problem, with four dimensions, and without its dropout.
 
-    Value and token ids are None unless they are given.
+    Args:
+        problem: the problem; its value is not read.
+        value: the value of the matrix, or None.
+        tokens: the ids of its keys, (batch, kv_len), or None.
     """
     matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
     matrix._tokens = tokens

@@ -22,7 +22,7 @@ NONE: frozenset[str] = frozenset()
 
 
 class Reduction(ABC):
-    """Something gathered from all weights of a problem.
+    """A result gathered from all weights of a problem.
 
     A sweep passes each chunk to every reduction, and orders them by what they declare.
 
@@ -45,10 +45,10 @@ class Reduction(ABC):
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk of the weights; each weight is passed exactly once."""
+        """Add a chunk of the weights to the result; each weight is passed exactly once."""
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result over the ranks where it is a sum over their queries; by default do nothing."""
+        """Sum the result over the ranks, in place, where it is a sum over their queries; by default do nothing."""
         return
 
 
@@ -65,9 +65,9 @@ def in_order(reductions: Iterable[R]) -> list[R]:
 
 
 def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
-    """Pass a chunk to the reductions, in the order given.
+    """Pass a chunk to the reductions, in the order given; they may overwrite its tensors.
 
-    A reduction that overwrites a tensor of the chunk gets a copy if a later one reads that tensor.
+    A tensor that a reduction overwrites is restored afterwards if a later one reads it.
     """
     for place, reduction in enumerate(reductions):
         saved = {
@@ -81,7 +81,7 @@ def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
 
 
 class PerQuery(Reduction):
-    """A number for each query: `result` is (batch, num_heads, query_len), upcast.
+    """One number for each query: `result` is (batch, num_heads, query_len), upcast.
 
     Attributes:
         of_nothing: the number of no keys.
@@ -97,7 +97,10 @@ class PerQuery(Reduction):
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
-        """Store the numbers of a chunk's queries in the result."""
+        """Store the numbers of a chunk's queries in the result.
+
+        With blocks of keys, combine them with those of earlier blocks.
+        """
         rows = chunk.extent.rows_of(self.result)
         numbers = self.of(chunk).view(rows.shape)
         rows.copy_(numbers if chunk.block is None else self.together(rows, numbers))
@@ -108,7 +111,7 @@ class PerQuery(Reduction):
 
 
 class LogSumExp(PerQuery):
-    """log Σ exp of the masked scores, nats; −∞ for a query that may attend to nothing."""
+    """log Σ exp of the masked scores of each query, without sinks, nats; −∞ for a query that may attend to nothing."""
 
     reads = frozenset({"scores", "weights", "best_score", "maximum", "logsumexp"})
     of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
@@ -119,7 +122,7 @@ class LogSumExp(PerQuery):
 
 
 class Maximum(PerQuery):
-    """The largest weight."""
+    """The largest weight of each query; 0 for a query that may attend to nothing."""
 
     reads = frozenset({"weights", "maximum"})
     together = staticmethod(torch.maximum)
@@ -130,7 +133,7 @@ class Maximum(PerQuery):
 
 
 class MaxScore(PerQuery):
-    """The largest masked score; −∞ for a query that may attend to nothing."""
+    """The largest masked score of each query; −∞ for a query that may attend to nothing."""
 
     reads = frozenset({"scores", "best_score"})
     of_nothing, together = -math.inf, staticmethod(torch.maximum)
@@ -155,7 +158,7 @@ class Entropy(PerQuery):
     destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the entropy of each query of a chunk, (heads, queries), in nats."""
+        """Return the entropy of each query of a chunk, (heads, queries), in nats; the scores are overwritten."""
         if not chunk.scores.shape[-1]:
             return chunk.total
         # In the place of the scores: fresh memory takes as long as all of the arithmetic.
@@ -187,7 +190,7 @@ class OfKey(PerQuery):
 
 
 class Mass(Reduction):
-    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments).
+    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments), upcast.
 
     Args:
         problem: the problem.
@@ -228,11 +231,11 @@ class Largest(Reduction):
 
     @property
     def result(self) -> TopK:
-        """The k largest weights of each query with their keys, in the shape and dtype that the class names."""
+        """The k largest weights of each query with their keys, without a copy."""
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
-        """Merge the largest weights of a chunk into the result."""
+        """Merge the largest weights of a chunk into the result, and store the chunk's `maximum` and `best_score`."""
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -257,7 +260,7 @@ class Largest(Reduction):
 
 
 class Pooled(Reduction):
-    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns).
+    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns), in the dtype of the weights.
 
     Args:
         problem: the problem.
@@ -280,11 +283,11 @@ class Pooled(Reduction):
 
     @property
     def result(self) -> Tensor:
-        """The pooled maps, in the shape and dtype that the class names."""
+        """The sums, (batch, num_heads, rows, columns), in the dtype of the weights."""
         return self.sums.to(self.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add the weights of a chunk to their cells."""
+        """Add the weights of a chunk to their cells, and store the chunk's `column_sums`."""
         rows = self.row_bins[chunk.queries]
         first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -332,7 +335,7 @@ class Received(Reduction):
             result[:, columns] += grouped[:, 0]
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result with that of the other ranks, or bring it to its dtype."""
+        """Sum the result over the ranks."""
         self.result = sharding.sum(self.result, "what keys receive")
 
 
@@ -359,7 +362,7 @@ class Context(Reduction):
         self.result = like.new_zeros(shape)
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result with that of the other ranks, or bring it to its dtype."""
+        """Cast the result to the dtype of the value; nothing is summed, since each rank has its own queries."""
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:

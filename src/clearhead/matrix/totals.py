@@ -110,7 +110,10 @@ class Totals(Drawn):
         )
 
     def averages(self) -> HeadAverages:
-        """Return the averages of each head over all queries, as `head_averages` does for summaries."""
+        """Return the averages of each head over all queries, as `head_averages` does for summaries.
+
+        Tensors are shared.
+        """
         known = {name: getattr(self.roles, name) for name in self.roles.measured}
         leading = replace(self.roles, counts=None).names()
         assert isinstance(leading, list)
@@ -121,7 +124,7 @@ class Totals(Drawn):
 
 
 def totals_of(summary: Summary) -> Totals:
-    """The totals of the summary of a call, which has roles.
+    """Return the totals of the summary of a call, which must have roles, without its context.
 
     Example:
         >>> import torch, clearhead as ch

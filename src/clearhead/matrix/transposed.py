@@ -39,7 +39,7 @@ class Transposed:
         return torch.Size(sizes[4 - problem.dims :])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """The transposed weights times vectors of the queries: `result` is (batch, num_heads, kv_len, width).
+        """Return the transposed weights times vectors of the queries, upcast, with gradients.
 
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
@@ -150,7 +150,7 @@ class _TransposedProduct(torch.autograd.Function):
         sinks: Tensor | None,
         problem: Problem,
     ) -> Tensor:
-        """Return weightsᵀ · vectors, (batch, num_heads, kv_len, width)."""
+        """Return weightsᵀ · vectors, (batch, num_heads, kv_len, width), upcast, by one sweep."""
         ctx.save_for_backward(query, key, vectors, sinks)
         ctx.problem = problem
         product = TransposedSum(problem, vectors)
@@ -162,7 +162,7 @@ class _TransposedProduct(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query, key, vectors and sinks."""
+        """Return the gradients of query, key, vectors and sinks, and None for the problem."""
         problem = ctx.problem
         query, key, vectors, sinks = ctx.saved_tensors
         grad = grads[0]

@@ -30,7 +30,7 @@ class WeightGradients(NamedTuple):
     context: Tensor
 
     def pass_on(self, rows: Tensor) -> Tensor:
-        """Return rows · mean over heads of relu(weights ∘ gradients), in one pass over the weights.
+        """Return rowsᵀ · mean over heads of relu(weights ∘ gradients), for each output, in one pass over the weights.
 
         Args:
             rows: (batch, query_len, outputs): how much each query matters to each output.
@@ -75,7 +75,7 @@ class Relevant(Reduction):
 
 
 def relevance_of(layers: Sequence[WeightGradients], outputs: Tensor) -> Tensor:
-    """Return the rows of the relevance of some outputs, (batch, outputs, tokens).
+    """Return the rows of the relevance of some outputs, (batch, outputs, tokens), in the dtype of the weights.
 
     Each layer makes R ← R + mean over heads of relu(weights ∘ gradients) · R, from the identity on; a
     row of R is followed from the last layer down. Queries are the last of the keys.
