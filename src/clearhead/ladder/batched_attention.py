@@ -31,7 +31,7 @@ class BatchedAttention(DropoutProjections):
     def stages(
         self, x: Batch, context: ContextBatch | None = None, *, mask: Mask | Tensor | None = None
     ) -> Stages:
-        """Every stage between the tokens and their contexts.
+        """Return every stage between the tokens and their contexts, each with the batch axis of x.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).

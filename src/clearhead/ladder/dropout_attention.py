@@ -34,12 +34,12 @@ class DropoutProjections(MaskedProjections):
 
     @property
     def rate(self) -> float | None:
-        """The dropout probability of a call; None in eval mode."""
+        """The dropout probability of a call, None without dropout; None in eval mode."""
         return self.dropout if self.training else None
 
 
 class DropoutAttention(DropoutProjections):
-    """Attention that drops weights while training, and none after `eval()`; arguments as above.
+    """Attention that drops weights while training, but not after `eval()`; arguments as in `DropoutProjections`.
 
     Example:
         >>> import torch

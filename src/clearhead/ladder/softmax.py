@@ -14,7 +14,7 @@ from clearhead._shapes import Float
 
 
 def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
-    """Each score divided by the sum of its row.
+    """Return each score divided by the sum of its row; no row is checked for a sum of 0.
 
     Example:
         >>> weights_by_sum(torch.tensor([1.0, 3.0]))
