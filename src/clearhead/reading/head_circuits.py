@@ -28,12 +28,12 @@ Into = Literal["query", "key", "value"]
 class Circuits(NoTensor, Drawn):
     """The circuits of the heads of a layer (Elhage et al., 2021, https://transformer-circuits.pub/2021/framework).
 
-    Biases, the scale of the scores, and the lengths by which norms of query and key divide are not of them. Made by
+    They leave out biases, the scale of the scores, and the lengths by which norms of query and key divide. Made by
     `clearhead.reading.circuits`.
 
     Attributes:
-        layer: the attention as a layer of ours.
-        ov: what a head adds for a token that it looks at: output projection · value projection.
+        layer: the attention as a `MultiHeadAttention`.
+        ov: the matrix that turns an attended token into what the head adds: output projection · value projection.
 
     Example:
         >>> import torch, clearhead as ch
@@ -66,7 +66,7 @@ class Circuits(NoTensor, Drawn):
         self.ov = FactoredHeads(output.unflatten(1, (heads, -1)).transpose(0, 1), value)
 
     def qk(self, distance: int = 0) -> FactoredHeads:
-        """Return the score of a query and a key as a bilinear form, query projectionᵀ · key projection.
+        """Return the score of a query and a key as a bilinear form, query projectionᵀ · key projection, of each head.
 
         Args:
             distance: how many tokens the key is before the query, for rotary positions; without them it changes
@@ -255,13 +255,16 @@ def circuits(
 
 
 def _weight(projection: nn.Linear, heads: int) -> Tensor:
-    """Return the weight of each head, (heads, width, columns), in float32 or wider."""
+    """Return the weight of each head, (heads, width, columns), detached, in float32 or wider."""
     return stages.upcast(projection.weight.detach()).unflatten(0, (heads, -1))
 
 
 @torch.no_grad()
 def _normed(weight: Tensor, norm: nn.Module) -> Tensor:
-    """Return the weight with the gain and the centring of the norm before it folded in."""
+    """Return the weight, (…, columns), with the gain and the centring of the norm before it folded in; detached.
+
+    Both are measured by calling the norm with a random vector, which it must accept; it is not changed.
+    """
     width = weight.shape[-1]
     own: Any = next(norm.parameters(), weight)
     x = torch.randn(width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

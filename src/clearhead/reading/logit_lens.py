@@ -162,7 +162,10 @@ def lens(
 
 
 def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
-    """Return the residual stream after each block, float64."""
+    """Return the residual stream after each block, float64, in the order of the layers.
+
+    Raises UnsupportedError if the blocks do not follow each other up to `last`, the input of the last norm.
+    """
     found: list[Tensor] = []
     for path in run.order:
         found.append(run.follow(path)[1])
@@ -173,7 +176,14 @@ def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
 def _rows(
     logits: Tensor, tokens: Tensor, layers: Sequence[str], places: Sequence[int]
 ) -> list[LensToken]:
-    """Return a row for each layer, sample, query and token."""
+    """Return a row for each layer, sample, query and token, in this order.
+
+    Args:
+        logits: (layers, batch, query_len, vocabulary).
+        tokens: int64, broadcasts to (layers, batch, query_len, tokens).
+        layers: the path of each layer.
+        places: the position of each query.
+    """
     tokens = tokens.expand(*logits.shape[:-1], tokens.shape[-1])
     values = logits.gather(-1, tokens)
     shares = (values.double() - logits.double().logsumexp(dim=-1, keepdim=True)).exp()
@@ -188,12 +198,12 @@ def _rows(
 
 
 def _like(shape: Sequence[int], output: object) -> Tensor | None:
-    """Return the first output of this shape; None if there is none."""
+    """Return the first tensor of this shape in the output of a model; None if there is none."""
     return next((each for each in tensors_in(output) if each.shape == tuple(shape)), None)
 
 
 def _no_unembedding(model: nn.Module, reason: str) -> UnsupportedError:
-    """Return the error for a model whose logits after a layer are unknown, with the reason."""
+    """Return, without raising it, the error for a model whose logits after a layer are unknown, with the reason."""
     return UnsupportedError(
         "lens.unembedding",
         f"the logits of {type(model).__name__} after a layer are not known: {reason}.",

@@ -52,12 +52,12 @@ class LogitShares(MeasuredRows[LogitShare]):
 
     @property
     def heads(self) -> Self:
-        """The rows of heads, without the rest."""
+        """The shares of the heads, without the rows of the rest; a new object."""
         return self._with([row for row in self._rows if row.head is not None])
 
     @property
     def caption(self) -> str:
-        """The logit of the run."""
+        """The logit of the run as text, at the first eight queries."""
         return f"logit: {', '.join(f'{each:.4f}' for each in self.logit[:8].tolist())}"
 
 

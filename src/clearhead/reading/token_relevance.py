@@ -117,7 +117,11 @@ def _gradients(
 ) -> dict[str, WeightGradients]:
     """Return the gradient of the target w.r.t. the weights of each call, before dropout, by path.
 
-    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ.
+    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ; 0 for a call that the target does not depend on.
+    The graph is freed unless `retain_graph`.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `relevance.type`, `retain_graph.type` and `relevance.target`.
     """
     _check_target(target)
     check_bool("retain_graph", retain_graph)
@@ -141,7 +145,12 @@ def _gradients(
 
 
 def _calls(seen: Seen[Any]) -> dict[str, Call]:
-    """Return the one call of each module, with its graph; raise if it has none or several."""
+    """Return the one call of each module, with its graph, by path.
+
+    Raises:
+        ArgumentTypeError: code `relevance.type`, unless `seen` is the record of a watch.
+        WatchError: codes `relevance.gradients`, `relevance.graph` and `relevance.dropout`.
+    """
     if not isinstance(seen, Seen):
         raise ArgumentTypeError(
             "relevance.type", f"seen must be what a watch gave; got {shown(seen)}."
@@ -168,7 +177,11 @@ def _calls(seen: Seen[Any]) -> dict[str, Call]:
 
 
 def _check_target(target: object) -> None:
-    """Raise an error unless the target is one real number with a gradient."""
+    """Raise an error unless the target is a tensor of one real number that requires grad.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `relevance.type` and `relevance.target`.
+    """
     if not isinstance(target, Tensor):
         raise ArgumentTypeError(
             "relevance.type", f"target must be a tensor of one number; got {shown(target)}."
