@@ -22,7 +22,7 @@ class Distance(PerQuery):
         self.offset = None if problem.sharding else problem.kv_len - problem.query_len
 
     def _positions_of(self, chunk: Chunk) -> tuple[Tensor, int, int]:
-        """Return the positions of the queries of the chunk's first tile, (queries,), with the smallest and the largest."""
+        """Return the positions of the queries of the chunk's first tile, (queries,), the smallest and the largest."""
         positions, queries = self.positions[chunk.queries], chunk.queries
         if self.offset is None:
             return positions, int(positions.min()), int(positions.max())
