@@ -56,10 +56,7 @@ class RenormalisedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage; the mask is applied to the weights.
-
-        So that `masked_scores` still has the hidden pairs.
-        """
+        """Return every stage; the mask is applied to the weights alone, and hidden pairs keep their scores."""
         query, key, value = self.project(x, context)
         steps = compute(query, key, value, scale=query.shape[-1] ** -0.5)
         visible = self.visible(query, key)

@@ -92,10 +92,7 @@ class Lesson:
 
     @property
     def starter(self) -> str:
-        """The Python file to begin with: a docstring that says how it is graded.
-
-        And the stubs of the lesson and its exercises.
-        """
+        """The Python file to begin with: a docstring with the command that grades it, the stubs, and the exercises."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
         head = f"Lesson {row.number}: {row.title}\n\n`{row.told}` prints the lesson"

@@ -113,10 +113,7 @@ def _folded(summary: str, inside: str) -> str:
 
 
 def _text(source: str) -> dict[str, Any]:
-    """Return a Markdown cell; its pictures are read from the docs and attached.
-
-    And links to other pages become text.
-    """
+    """Return a Markdown cell, with its pictures attached, and with links to other pages turned into text."""
     pictures = {PurePosixPath(name).name: docs(name) for _, name in PICTURE.findall(source)}
     source = PICTURE.sub(
         lambda found: f"![{found[1]}](attachment:{PurePosixPath(found[2]).name})", source

@@ -64,7 +64,9 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
 
 
 def begun(thing: object, lesson: int) -> None:
-    """Print a message if the function or class of a lesson is not written yet, before cells that use it fail.
+    """Print a message if the function or class of a lesson is not written yet; print nothing otherwise.
+
+    A notebook calls it before cells that use the function.
 
     Else nothing.
 

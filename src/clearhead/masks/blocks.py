@@ -165,7 +165,7 @@ def _key_set(part: Mask, extent: Extent) -> Tensor:
 def _count(
     spans: Spans, keys: Tensor, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor:
-    """Return the pairs per block, of a query and a key inside one of its runs.
+    """Return the pairs per block of a query and a key in one of its runs, int64, (rows, 1, query_blocks, kv_blocks).
 
     Int64, (rows, 1, query_blocks, kv_blocks).
 

@@ -77,10 +77,7 @@ class Dense(Mask, kind="dense"):
         return self.tensor[samples, head, query_index, key_index]
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the rectangle of a range of queries and of keys as a view.
-
-        Bool, (batch or 1, heads or 1, queries, keys).
-        """
+        """Return a rectangle as a view: bool, (batch or 1, heads or 1, queries, keys)."""
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         sizes = queries.stop - queries.start, keys.stop - keys.start

@@ -296,9 +296,7 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """Return the integers of a sequence or tensor, or None if an entry or the input is not one.
-
-    And the input, as a list.
+    """Return the integers of a sequence or tensor, None if it is not made of integers, and the input as a list.
 
     Raises an error for a tensor whose entries cannot be read.
     """

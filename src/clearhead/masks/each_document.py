@@ -68,9 +68,9 @@ class EachDocument(Mask, kind="each_document"):
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """The document of each token (row 0) and its position there (row 1).
+        """Two tensors, of the queries and of the keys: the document of each.
 
-        Int64, (2, tokens), of the queries and the keys.
+        And its position there, int64, (2, tokens).
         Computed once, before a compiler traces, because cached values are not traced.
         """
         first = [keys - queries for queries, keys in self._pairs]

@@ -44,10 +44,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
         return one_run(start, stop, kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """Return (start, stop) of the window of a query at `position`, clipped to [0, kv_len].
-
-        Both equal if it is empty.
-        """
+        """Return (start, stop) of the window at `position`, clipped to [0, kv_len]; start = stop if it is empty."""
         start = 0 if self.left is None else max(0, min(position - self.left, kv_len))
         stop = kv_len if self.right is None else min(position + self.right + 1, kv_len)
         return start, max(start, stop)

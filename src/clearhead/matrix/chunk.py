@@ -129,9 +129,9 @@ class Chunk:
         return tiles[:, None, None] * self.extent.step
 
     def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index in the chunk of a key of each query, int64, and whether it is there, bool.
+        """Return the index in the chunk of a key of each query, and whether it is there.
 
-        Both (heads, queries).
+        Int64 and bool, (heads, queries).
         The index of a key that is not there is out of range.
 
         Args:

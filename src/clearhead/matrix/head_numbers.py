@@ -256,10 +256,9 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
 
 
 def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the sum of a role's score over the queries that have the choice.
+    """Return the sum of a role's score over the queries that have the choice, with their number, (num_heads,) each.
 
-    And their number, float64, (num_heads,) each.
-    None if the role was not measured. Without counts, all `real` queries, (batch,), count.
+    Both are float64. None if the role was not measured. Without counts, all `real` queries, (batch,), count.
     """
     score = None if call.roles is None else getattr(call.roles, name)
     if call.roles is None or score is None:

@@ -223,9 +223,8 @@ class HeadView:
 
     @torch.no_grad()
     def received(self) -> tuple[Tensor, list[int]]:
-        """Return the mean weight that each key receives, (kv_len,), float64.
+        """Return the mean weight that each key receives, (kv_len,), float64, with the sorted indices of its heads.
 
-        And the sorted indices of the heads in the mean.
         Heads that share a key are only known together, so the mean is over all heads of each group.
         """
         group = self.weights.num_heads // self.weights.num_kv_heads
@@ -275,9 +274,8 @@ class HeadView:
         return self.weights
 
     def _part(self, problem: Problem) -> tuple[Problem, int]:
-        """Return the problem with the heads of the view and its sample alone, in four dimensions.
+        """Return the problem with the view's heads and sample alone, four dimensions, with the index of the sample.
 
-        And the index of the sample.
         All samples stay if there is a bias, or if the mask is tied to the batch.
         """
         if self.heads != list(range(problem.num_heads)):

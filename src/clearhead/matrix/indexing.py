@@ -81,9 +81,8 @@ def read_pairs(
     key_index: int | Sequence[int] | Tensor,
     sizes: tuple[int, int, int],
 ) -> tuple[Tensor, Tensor, bool]:
-    """Return the queries and keys of pairs, each int64, (batch or 1, pairs), from 0 on.
+    """Return the queries and keys of pairs, int64 from 0 on, (batch or 1, pairs), with True if it is a single pair.
 
-    And True if there is a single pair.
     `sizes` are batch, query_len and kv_len.
 
     Raises:

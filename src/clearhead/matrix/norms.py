@@ -127,7 +127,7 @@ class Norms(NoTensor, Drawn):
         return _times(self.matrix.mT @ ones, self.of_values)
 
     def top_k(self, k: int) -> TopK:
-        """Return the k largest norms of each query, from the largest on.
+        """Return the k largest norms of each query with their keys, detached, as `AttentionMatrix.top_k` does.
 
         And their keys, detached, as `AttentionMatrix.top_k`.
 

@@ -34,9 +34,9 @@ def largest_of_rows(
 
 
 def top_of_finite(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the k largest of finite non-negative weights in each row, and their indices.
+    """Return the k largest of finite non-negative weights in each row, with their indices.
 
-    Float32 is compared as integers.
+    Values of float32 are compared as integers, which is faster.
     """
     if weights.dtype != torch.float32:
         return top_of_any(weights, k, sorted=sorted)

@@ -136,9 +136,9 @@ class _Rectangle:
                 self.runs = start.clamp(*_ends(columns)), stop.clamp(*_ends(columns))
 
     def into(self, sums: Tensor, seen: Tensor, rows: range) -> None:
-        """Add the weights to `sums`, and set `seen` where a pair is visible, in place.
+        """Add the weights to `sums` and set `seen` where a pair is visible, in place.
 
-        Both are (rows, columns) of cells.
+        Both are cells, (rows, columns).
         """
         step = self.columns.step
         for some in _slices(rows, self.keys.stop - self.keys.start):
@@ -150,10 +150,9 @@ class _Rectangle:
             seen[cells] |= block_sums(shown.to(torch.int32), rows.step) > 0
 
     def _chunk(self, some: slice) -> tuple[Tensor, int, Tensor]:
-        """Return the weights of the queries in `some`, (queries, keys), the index of their first key.
+        """Return the weights of the queries in `some`, (queries, keys), their first key, and the visible cells.
 
-        And the visible cells.
-        The index counts from the first key of the rectangle; the cells are bool, (queries, columns).
+        The key counts from the first of the rectangle; the cells are bool, (queries, columns).
         """
         problem, keys, hidden, pairs = self.problem, self.keys, [], None
         if self.runs is not None:

@@ -79,9 +79,7 @@ def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
 
 
 def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str) -> Tensor:
-    """Send rows of the first axis to each rank.
-
-    And return the rows received, in the order of the ranks, without gradients.
+    """Send rows of the first axis to each rank; return the rows received, in the order of the ranks, detached.
 
     Args:
         tensor: the rows for each rank in turn.
@@ -124,10 +122,7 @@ class GatherRows(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradient of this rank's rows, summed over the ranks in their order.
-
-        And None for the other inputs.
-        """
+        """Return the gradient of this rank's rows, summed over the ranks in order; None for the other inputs."""
         rank = dist.get_rank(ctx.group)
         mine = [ctx.counts[rank]] * len(ctx.counts)
         # In the precision of sums, and in the order of the ranks, so that every run gives the same.

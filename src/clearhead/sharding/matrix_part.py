@@ -49,10 +49,7 @@ class MatrixPart(NamedTuple):
     rounds: "Rounds | None" = None
 
     def head_numbers(self, head: Tensor) -> Tensor:
-        """Return the indices in the whole matrix of heads, int64 indices into this part.
-
-        Unchanged if it has all heads.
-        """
+        """Return heads, int64 indices into this part, as indices into the whole matrix; unchanged if it has all."""
         return head if self.heads is None else self.heads.to(head.device)[head]
 
     def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,10 +159,9 @@ def backward(
     grad_context: Tensor | None,
     grad_total: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value, sinks and the bias tensor.
+    """Return the gradients of query, key, value, sinks and the bias tensor, in this order.
 
-    None where `wanted`, five booleans, is False.
-    A None for grad_context or grad_total means zeros; then sinks and value may get a gradient of zeros.
+    A gradient is None where `wanted`, five booleans, is False. None for grad_context or grad_total means zeros.
     """
     query, key, value, sinks, tensor, context, top, rest = saved
     like = top[:0]

@@ -228,10 +228,7 @@ class Folded:
         return (some * self.scale).flatten(1, 2)
 
     def keys(self, tile: Tile, part: HeadSlice) -> tuple[Tensor, Tensor]:
-        """Return the keys of a part, (folded heads, keys, head_dim).
-
-        And its values, (…, value_head_dim), both upcast.
-        """
+        """Return the keys and the values of a part, upcast, (folded heads, keys, head_dim or value_head_dim)."""
         return keys_of(self.key[part.folded], tile), keys_of(self.value[part.folded], tile)
 
 

@@ -68,10 +68,7 @@ def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
 
 
 def are_documents(pieces: list[Piece]) -> bool:
-    """Return True if each piece has as many keys as queries, or none.
-
-    And those of a sample are in order, without a mask.
-    """
+    """Return True if no piece is masked, each has as many keys as queries, or none, and a sample's are in order."""
     ends: dict[int, int] = {}
     for piece in pieces:
         row, seen = piece.rows.start, length(piece.keys)
@@ -274,10 +271,10 @@ def _fused_with_logsumexp(
 def _as_the_kernels_want(
     query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return query, key, value and scale: all of one width, with contiguous rows that do not overlap.
+    """Return query, key, value and scale with one width, contiguous rows that do not overlap, and a scale above 0.
 
-    And a scale above 0. The narrower tensors are padded with zeros; a scale ≤ 0 moves into the query, since the kernel
-    masks the future before it scales, and −∞ times such a scale is not −∞. Tensors that fit stay the same.
+    The narrower tensors are padded with zeros; a scale ≤ 0 moves into the query, since the kernel masks the future
+    before it scales, and −∞ times such a scale is not −∞. Tensors that fit stay the same.
     """
     if scale <= 0:
         query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)

@@ -96,7 +96,7 @@ def lower(problem: Problem) -> list[Piece]:
 def is_known(problem: Problem, mask: Mask) -> bool:
     """Return True if the host knows the spans of the mask without reading a device.
 
-    Concrete tensors, nothing traces.
+    The tensors must be concrete, and PyTorch must not trace.
     """
     query = problem.query
     return (query.is_cpu or mask.device is None) and is_concrete(query) and not is_tracing()
@@ -211,9 +211,8 @@ def _goes_by_distance(problem: Problem) -> bool:
 
 
 def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
-    """Return the problem without keys before the first and after the last key that the pieces read.
+    """Return the problem, without its mask, cut to the keys from the first to the last that the pieces read.
 
-    And without its mask.
     The problem itself if that is every key; no key if no piece reads one. The pieces do not index the result.
     """
     if pieces[0].whole:

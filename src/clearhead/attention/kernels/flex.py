@@ -236,10 +236,7 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of True blocks in each row, and the indices of all blocks of a row, the True ones first.
-
-    Int32.
-    """
+    """Return, int32, the number of True blocks in each row, and the indices of its blocks, the True ones first."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()

@@ -117,5 +117,5 @@ class _Exchange(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the numbers that this rank sent, and None for the other inputs."""
+        """Return the gradient of the numbers that this rank sent, None for the other inputs."""
         return exchange(grad, *ctx.back), None, None, None, None

@@ -105,10 +105,7 @@ class _Ring(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(stages.upcast(bias.detach()))
 
         def spread(owner: int, block: Tensor) -> Tensor:
-            """Return the gradient of a rank's keys and values.
-
-            And add those of this rank's query and bias to their sums.
-            """
+            """Return the gradient of one rank's keys and values; add those of query and bias to their sums."""
             block = stages.upcast(block.detach()).requires_grad_()
             of_block = torch.zeros_like(block)
             for some in portions(query.shape[2], PORTION):

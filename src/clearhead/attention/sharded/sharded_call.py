@@ -224,10 +224,9 @@ def describe(call: ShardedCall) -> str:
 
 
 def _tensors_of(part: object) -> Iterator[Tensor]:
-    """Yield the tensors in a mask or bias: itself, those in the fields of a dataclass.
+    """Yield the tensors in a mask or bias, also in fields of dataclasses; lists of integers are yielded as tensors.
 
-    And lists of integers as tensors.
-    Nothing for any other object.
+    Nothing is yielded for any other object.
     """
     if isinstance(part, Tensor):
         yield part
