@@ -203,7 +203,10 @@ def zero_nonfinite(tensor: Tensor) -> Tensor:
 
 
 def largest_factor(scale: float, softcap: float | None) -> float:
-    """Return the largest number that a kernel may multiply the scores by, at least 1."""
+    """Return the largest of 1, |scale| and |scale| / softcap.
+
+    The largest number that a kernel may multiply scores by.
+    """
     factor = max(1.0, abs(scale))
     return factor if softcap is None else max(factor, abs(scale) / softcap)
 

@@ -215,7 +215,7 @@ class Problem:
         return self._rectangle(self.bias, queries, keys)
 
     def _rectangle(self, part: Mask | Bias, queries: slice | None, keys: slice | None) -> Tensor:
-        """Return a rectangle of the mask or of the bias; None for queries or keys means all."""
+        """Return a rectangle of the mask or bias, of four dimensions; None for queries or keys means all."""
         extent = self.extent
         queries = slice(0, extent.query_len) if queries is None else queries
         keys = slice(0, extent.kv_len) if keys is None else keys

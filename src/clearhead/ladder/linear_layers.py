@@ -114,6 +114,6 @@ class SelfAttentionWithLayers(Projections):
     """
 
     def stages(self, x: Tokens) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts, (tokens, value_head_dim)."""
         query, key, value = self.project(x)
         return compute(query, key, value, scale=query.shape[-1] ** -0.5)

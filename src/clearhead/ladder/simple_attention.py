@@ -25,6 +25,9 @@ class SimpleAttention(Rung):
         return x, x, x
 
     def stages(self, x: Tokens) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts, of the same shape.
+
+        Scores are not scaled.
+        """
         query, key, value = self.project(x)
         return compute(query, key, value, scale=1.0)

@@ -28,6 +28,8 @@ def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*row
 def naive_softmax(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
     """Return the softmax by its formula: each exponential divided by the sum of its row.
 
+    NaN where exponentials overflow.
+
     Example:
         >>> naive_softmax(torch.tensor([1.0, 2.0]))
         tensor([0.2689, 0.7311])

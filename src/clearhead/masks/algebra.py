@@ -28,6 +28,7 @@ class _Pair(Mask, ABC):
     right: Mask
 
     def __post_init__(self) -> None:
+        """Raise MaskError or DeviceError if the masks cannot be combined."""
         left, right = self.left, self.right
         for name, a, b in (("batch", left.batch, right.batch), ("heads", left.heads, right.heads)):
             if a is not None and b is not None and a != b:

@@ -84,7 +84,7 @@ class Mask(Filed, ABC):
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
 
     def extent(self, query_len: int, kv_len: int, device: torch.device | None = None) -> Extent:
-        """Return the smallest call that the mask fits, for `query_len` queries and `kv_len` keys."""
+        """Return the smallest call that the mask fits, with these lengths; None is the mask's device, or the CPU."""
         own = self.device or torch.device("cpu")
         return Extent(*self.leading, query_len, kv_len, device or own)
 

@@ -77,7 +77,10 @@ class BlockMap(Drawn):
 
 
 def block_map(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
-    """Return the block map of a mask: each block of `block` queries × keys is empty, partial or full."""
+    """Return the block map of a mask, as `Mask.blocks` describes.
+
+    `block` is the queries and keys of a block, each 1 or more.
+    """
     counts = block_counts(mask, query_len, kv_len, block)
     rows = _sizes(query_len, block[0], counts.device)
     columns = _sizes(kv_len, block[1], counts.device)

@@ -147,7 +147,7 @@ def _runs_of_each_token(ids: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
-    """Pad the last dimension to `pieces` edges with kv_len, which makes empty runs."""
+    """Return edges padded along the last dimension to `pieces` with kv_len, which makes empty runs."""
     missing = pieces - edges.shape[-1]
     return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
 
@@ -256,7 +256,10 @@ def documents(
 
 
 def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
-    """Return the mask of document ids, or raise MaskError if they are not integers, (tokens,) or (batch, tokens)."""
+    """Return the mask of a copy of document ids.
+
+    Raise MaskError unless they are integers, (tokens,) or (batch, tokens).
+    """
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
     check_tensor("ids", tensor)

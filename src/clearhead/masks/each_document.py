@@ -39,6 +39,7 @@ class EachDocument(Mask, kind="each_document"):
     key_lengths: list[int]
 
     def __post_init__(self) -> None:
+        """Raise MaskError if the inner mask or the lengths are not those of packed documents."""
         for each in leaves(self.mask):
             goes = isinstance(each, Positioned) and each.offset is None
             if not (goes or (isinstance(each, Full | Prefix) and each.batch is None)):
@@ -98,7 +99,10 @@ class EachDocument(Mask, kind="each_document"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair of one document that the inner mask allows."""
+        """Return a bool tensor, True for each pair of one document that the inner mask allows.
+
+        Arguments are those of `Mask.visible`.
+        """
         queries, keys = (each.to(key_index.device) for each in self.places)
         query_document, query = queries[:, query_index]
         key_document, key = keys[:, key_index]

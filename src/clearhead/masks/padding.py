@@ -70,7 +70,7 @@ class PaddedTo(Mask, kind="padded_to"):
         return key_index >= extent.kv_len - lengths
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the real tokens of its row."""
+        """Return one run for each query: the real tokens of its row, clipped to kv_len; one row per length."""
         _, _, query_len, kv_len, device, _ = extent
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
         lengths = first + self.lengths.on(device, -1, 1)
@@ -182,7 +182,7 @@ class Valid(Mask, kind="valid"):
         return self.run
 
     def columns(self) -> Iterator[Mask]:
-        """Yield this mask if the valid keys of some row are not one run."""
+        """Yield this mask if the valid keys of some row are not one run; otherwise nothing."""
         if self.runs is None:
             yield self
 

@@ -35,7 +35,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
         return seen
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the keys of its window."""
+        """Return one run for each query: the keys of its window, clipped to kv_len; one row per offset."""
         query, kv_len = torch.arange(extent.query_len, device=extent.device), extent.kv_len
         position = query[None] + self.offset_for(extent, -1, 1)
         start = torch.zeros_like(position) if self.left is None else position - self.left

@@ -46,7 +46,7 @@ class ChunkPlace(NamedTuple):
         return every.unfold(1, stop - start, self.step).mT.flatten(0, 1)
 
     def of_each_head(self, numbers: Tensor) -> Tensor:
-        """Return numbers, (key heads or 1, tiles or 1, heads of a group or 1, n), of each head, (heads, n)."""
+        """Return numbers, (key heads or 1, tiles or 1, heads of a group or 1, n), expanded to (heads × tiles, n)."""
         kv_heads = self.kv_heads.stop - self.kv_heads.start
         group = (self.heads.stop - self.heads.start) // kv_heads
         return numbers.expand(kv_heads, self.tiles, group, -1).flatten(0, 2)

@@ -124,7 +124,7 @@ def read_pairs(
 
 
 def _are_ints(tensor: Tensor) -> bool:
-    """Return True for a tensor of an integer dtype whose data is available, so not a meta tensor."""
+    """Return True for a tensor of an integer dtype, bool excluded, whose data is available, so not a meta tensor."""
     dtype = tensor.dtype
     real = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
     return real and not tensor.is_meta

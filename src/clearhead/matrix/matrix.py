@@ -318,7 +318,9 @@ class AttentionMatrix(WeightStatistics):
 
     @with_hints
     def to_html(self, path: str | os.PathLike[str], **page: Unpack[FileOptions]) -> Path:
-        """Write the heads as a page, with the arguments and errors of `Seen.to_html`; returns its path.
+        """Write the heads as an HTML page, and return its path; arguments and errors are those of `Seen.to_html`.
+
+        A sharded matrix raises UnsupportedError, code `across.whole`.
 
         Example:
             >>> import tempfile, torch, clearhead as ch

@@ -180,7 +180,7 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the weight of each query on its chosen key, (heads, queries); 0 if the key is not in the chunk."""
+        """Return the weight of each query on its key, (heads, queries); 0 if the key is not in the chunk."""
         keys, there = chunk.find(self.keys)
         width = chunk.weights.shape[-1]
         if not width:
@@ -203,7 +203,7 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add the weight that the queries of a chunk put on each set of keys."""
+        """Add the weight that the queries of a chunk put on each set of keys to the result."""
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
         self.result[chunk.place] += chunk.times(member)
 
@@ -325,7 +325,7 @@ class Received(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add the weight that each key receives from the queries of a chunk."""
+        """Add the weight that each key gets from a chunk, summed over grouped heads, to the result."""
         sums, result = chunk.column_sums, self.result[chunk.sample, chunk.kv_heads]
         grouped = sums.unflatten(0, (result.shape[0], chunk.tiles, -1)).sum(dim=2)
         columns = chunk.columns
@@ -366,7 +366,7 @@ class Context(Reduction):
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add weights · values of a chunk."""
+        """Add weights · values of a chunk to the result."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         into, (heads, queries, keys) = chunk.extent.rows_of(self.result), chunk.weights.shape

@@ -18,7 +18,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class Transposed:
-    """The transposed matrix of weights, for products only.
+    """The transposed matrix of the weights of a problem, for products only.
 
     Example:
         >>> import torch, clearhead as ch

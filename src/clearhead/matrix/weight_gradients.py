@@ -58,7 +58,10 @@ class Relevant(Reduction):
         self.result = rows.new_zeros(batch, kv_len, rows.shape[2])
 
     def update(self, chunk: Chunk) -> None:
-        """Add relu(weights ∘ gradients) of a chunk to the relevance of its keys."""
+        """Add relu(weights ∘ gradients)ᵀ · rows of a chunk, divided by the number of heads, to the result.
+
+        Scores are overwritten.
+        """
         heads, queries, keys = chunk.weights.shape
         value = self.value[chunk.sample, chunk.heads if self.per_head else chunk.kv_heads]
         value = stages.upcast(value[:, chunk.columns])

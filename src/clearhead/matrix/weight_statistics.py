@@ -310,6 +310,6 @@ class WeightStatistics(BaseMatrix):
         return member.to(self.dtype), single
 
     def _of_sets(self, mass: Mass, single: bool) -> Tensor:
-        """Return the weight on each set of keys; without the last axis if there is a single set."""
+        """Return the weight on sets of keys in the user's dimensions, without the last axis for a single set."""
         result = self._restore(mass.result)
         return result[..., 0] if single else result

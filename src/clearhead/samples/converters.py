@@ -162,7 +162,7 @@ def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _generation_of_whisper(folder: Path) -> Any:
-    """Return the generation config of Whisper in transformers, from the file of CTranslate2."""
+    """Return transformers' GenerationConfig for Whisper, made from config.json of the CTranslate2 model in `folder`."""
     import transformers
 
     written = json.loads((folder / "config.json").read_text(encoding="utf-8"))

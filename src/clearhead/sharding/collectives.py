@@ -106,7 +106,10 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], group: Any, what: str) -> Tensor:
-        """Return the rows of all ranks, in the order of the ranks; rank r has counts[r] of them."""
+        """Return the rows of all ranks, in the order of the ranks; rank r has counts[r] of them.
+
+        `what` names the rows in errors.
+        """
         ctx.counts, ctx.group, ctx.what, ctx.dtype = counts, group, what, rows.dtype
         most = max(counts)
         padded = rows

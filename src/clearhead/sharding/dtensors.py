@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -69,7 +69,7 @@ def local_tokens(name: str, tensor: T, held: Sharding) -> T:
     return given.to_local()
 
 
-def _mismatches(tensor: Any, held: Sharding) -> Any:
+def _mismatches(tensor: Any, held: Sharding) -> Iterator[str]:
     """Yield the reasons why a DTensor (…, tokens, dim) is not distributed as a sharding describes; nothing if it is."""
     placements, mesh, axis = tensor.placements, tensor.device_mesh, tensor.ndim - 2
     if mesh.ndim != 1:

@@ -105,7 +105,7 @@ class Sharding(Drawn):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that is equal on two ranks only if they have the same layout."""
+        """A hash, 16 hexadecimal digits, that is equal on two ranks only if they have the same layout."""
         numbers = torch.cat([self._order, torch.tensor(self.counts, dtype=torch.int64)])
         return hashlib.sha256(bytes_of(numbers)).hexdigest()[:16]
 
@@ -147,7 +147,10 @@ class Sharding(Drawn):
         return self.gather_unchecked(tensor, dim, "a tensor")
 
     def gather_unchecked(self, tensor: Tensor, dim: int, what: str) -> Tensor:
-        """Return the tokens of all ranks, as `gather`, without comparing the calls of the ranks first."""
+        """Return what `gather` does, without comparing the calls of the ranks first.
+
+        `what` names the tensor in errors.
+        """
         if self.world == 1:
             rows = tensor.movedim(dim, 0)
         else:
@@ -256,7 +259,7 @@ class Sharding(Drawn):
 
 
 def _compare(texts: list[str], rank: int) -> None:
-    """Raise RankError if a rank refused the call, or if the ranks' descriptions of it differ."""
+    """Raise RankError if the text of a rank says that it refused the call, or if one differs from that of `rank`."""
     failed = [(place, text[17:]) for place, text in enumerate(texts) if text.startswith(REFUSES)]
     if failed:
         place, text = failed[0]

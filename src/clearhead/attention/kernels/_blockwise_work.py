@@ -256,6 +256,7 @@ class Pattern:
     """The factors of dropout for each part, 1/(1 − dropout) or 0, equal in both passes for the same seed."""
 
     def __init__(self, work: Work, like: Tensor) -> None:
+        """Allocate the buffers for the seed and dropout of `work`, in the dtype and on the device of `like`."""
         self.seed, self.part, self.device = work.seed, work.part, work.extent.device
         # A Python number would divide what is True in float32, also for factors of float64.
         self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype, device="cpu")
@@ -298,7 +299,7 @@ class Pattern:
 
 
 def scramble(numbers: Tensor) -> Tensor:
-    """Return a hash of each int64, the same at every call.
+    """Return a hash of each int64, as int64 of the same shape, the same at every call.
 
     The hash is SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
     """
@@ -320,7 +321,10 @@ def by_head(part: HeadSlice, scores: Tensor) -> Tensor:
 
 
 def finish_scores(part: HeadSlice, hidden: Edges, added: Tensor | None, scores: Tensor) -> None:
-    """Add the bias to the scores of a part and set hidden pairs to −∞, in place."""
+    """Add the bias to the scores of a part and set hidden pairs to −∞, in place.
+
+    The scores are (folded heads, group · queries, keys); `hidden` and `added` are those of `parts`.
+    """
     scores = by_head(part, scores)
     if added is not None:
         scores.add_(added)

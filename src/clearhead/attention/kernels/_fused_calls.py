@@ -194,7 +194,10 @@ def _joined(samples: list[Tensor]) -> Tensor:
 
 
 def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:
-    """Return a view of the tokens of each tile, (tiles, heads, tokens of a tile, width); `run` is of the first tile."""
+    """Return a view of the tokens of each tile, (tiles, heads, tokens of a tile, width).
+
+    The tensor is (heads, tokens, width), and `run` the tokens of the first tile; tiles may overlap.
+    """
     size, step = length(run), length(piece.queries)
     tokens = tensor[:, run.start : run.stop + (piece.tiles - 1) * step]
     return tokens.unfold(1, size, step).permute(1, 0, 3, 2)
@@ -364,7 +367,10 @@ def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
 
 
 def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
-    """Count the marked keys in each query's runs, (batch, heads, queries, marks), by cumulative sums."""
+    """Count the marked keys in each query's runs, (batch, heads, queries, marks).
+
+    The marks are (batch, heads, kv_len, marks).
+    """
     batch, heads, _, width = marks.shape
     sums, counted = F.pad(marks, (0, 0, 1, 0)).cumsum(dim=2), 0.0
     for run in range(spans.pieces):

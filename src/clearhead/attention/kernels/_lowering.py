@@ -234,7 +234,7 @@ def mask_numbers(problem: Problem, piece: Piece) -> int:
 
 
 def lengths_of(problem: Problem, piece: Piece) -> tuple[int, int]:
-    """Return the number of queries and the number of keys of a piece."""
+    """Return the number of queries and the number of keys of a piece, in one tile if it has several."""
     if piece.whole:
         return problem.query_len, problem.kv_len
     return length(piece.queries), length(piece.keys)

@@ -71,7 +71,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """Return one line that describes how the kernel runs the problem."""
+    """Return one line that describes how the kernel runs the problem; the mask is read for its tiles."""
     width = stages.upcast(problem.query[:0]).dtype.itemsize
     if _is_small(problem):
         shapes, largest = [(problem.query_len, problem.kv_len)], _scores(problem)
@@ -268,7 +268,10 @@ class _Gradients(torch.autograd.Function):
     def forward(
         ctx: Any, work: Work, wanted: tuple[bool, ...], *tensors: Any
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients that `wanted` selects, and None for the others."""
+        """Return the gradients that `wanted` selects, None for the others.
+
+        The tensors are those of `Saved`, and then the gradients of context and logsumexp, which may be None.
+        """
         saved, grads = Saved(*tensors[:-2]), tensors[-2:]
         if not is_autocast(saved.query):
             return backward(work, wanted, saved, *grads)

@@ -55,7 +55,7 @@ def logsumexp(problem: Problem) -> Tensor:
 
 
 def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
-    """Return every stage for the queries in a slice, by default for all."""
+    """Return every stage for the queries in a slice, by default for all; their mask and bias become tensors."""
     return stages.compute(
         problem.query if queries is None else problem.query[:, :, queries],
         stages.repeat_kv_heads(problem.key, problem.num_heads),

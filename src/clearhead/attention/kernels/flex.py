@@ -250,7 +250,7 @@ def _sees(spans: Spans | None) -> Tensor | None:
 
 
 def _visible(spans: Spans) -> Visible:
-    """Return the mask_mod: True if a key is in one of the runs of a query."""
+    """Return the mask_mod of FlexAttention: True if a key is in one of the runs of a query."""
     start, stop = spans.start.contiguous(), spans.stop.contiguous()
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 

@@ -253,9 +253,10 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the pieces are documents that are computed together.
+    """Return True if the pieces are documents, as `are_documents` decides, that are computed together.
 
-    They are if there are many, or if gradients are needed: a slice for each would take a gradient of all keys.
+    They are if there are more than MOST_CALLS, or more than one with gradients: a slice for each would take a gradient
+    of all keys.
     """
     few = 1 if _has_gradient(problem) else MOST_CALLS
     return len(pieces) > few and are_documents(pieces)

@@ -18,7 +18,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 def refusals(call: ShardedCall) -> list[str]:
-    """Return the reasons why heads cannot be distributed over the ranks; [] if they can."""
+    """Return the reasons why heads cannot be distributed over the ranks: fewer heads than ranks; [] if they can."""
     heads, world = call.problem.num_heads, call.of_queries.world
     return [] if heads >= world else [f"{heads} heads are fewer than {world} ranks"]
 

@@ -24,7 +24,11 @@ PORTION = 2048
 
 
 def refusals(call: ShardedCall) -> list[str]:
-    """Return the reasons why a ring cannot run the call; [] if it can."""
+    """Return the reasons why a ring cannot run the call; [] if it can.
+
+    They are those of the blockwise kernel, unless the tensors are on the meta device, and another kernel that was
+    named.
+    """
     # A plan is made of tensors without numbers.
     reasons = [] if call.problem.query.is_meta else blockwise.refusals(call.problem)
     if call.kernel not in ("auto", blockwise.NAME):
