@@ -364,6 +364,7 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(dropped_weights: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return the context of the finite values, with NaN where a non-finite one or a NaN weight counts."""
         finite = zero_nonfinite(upcast(value))
         nonfinite = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
         mixed = plain(dropped_weights.masked_fill(nonfinite, 0.0), finite)

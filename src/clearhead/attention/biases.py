@@ -230,7 +230,10 @@ class DenseBias(Bias, kind="dense_bias"):
 
 @dataclass(frozen=True, eq=False)
 class SumOfBiases(Bias, kind="sum_of_biases"):
-    """Two biases that are both added to the scores."""
+    """Two biases, `left` and `right`, that are both added to the scores.
+
+    It holds no tensor of its own (`numbers` is None).
+    """
 
     left: Bias
     right: Bias

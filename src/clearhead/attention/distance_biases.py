@@ -18,9 +18,9 @@ MOST_HEADS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Alibi(ByPair, kind="alibi"):
-    """`-slope · |query position - key position|`, one slope per head.
+    """`-slope · |query position - key position|`, one slope per head; the last query has the position of the last key.
 
-    The last query has the position of the last key.
+    `slopes` is (num_heads,), float32 or float64.
     """
 
     slopes: Tensor
@@ -92,7 +92,10 @@ class Alibi(ByPair, kind="alibi"):
 
 @dataclass(frozen=True, eq=False)
 class Relative(ByPair, kind="relative"):
-    """A number for each distance from query to key, one row per head: (num_heads or 1, 2 · reach + 1)."""
+    """A number for each distance from query to key, one row per head; the last query has the position of the last key.
+
+    `values` is floating, (num_heads or 1, 2 · reach + 1).
+    """
 
     values: Tensor
 

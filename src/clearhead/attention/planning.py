@@ -67,6 +67,7 @@ class Plan(Drawn):
     problem: str
 
     def __str__(self) -> str:
+        """Return lines: the kernel with how it runs, the problem, and a line for each reason against another kernel."""
         lines = [f"{self.kernel}: {self.how}"]
         lines += [f"  {line}" for line in self.problem.splitlines()]
         for name, reasons in self.reasons.items():

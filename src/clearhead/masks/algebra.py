@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Pair(Mask, ABC):
-    """Two masks of the same batch, heads and device.
+    """Two masks, `left` and `right`, of the same batch, heads and device.
 
     Raises MaskError or DeviceError when made from masks that differ in these, or if one of them is `cross` and one
     counts positions through the whole row.

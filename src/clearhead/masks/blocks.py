@@ -63,6 +63,7 @@ class BlockMap(Drawn):
         return self.kinds == FULL
 
     def __repr__(self) -> str:
+        """Return the numbers of full, partial and empty blocks, and a drawing of up to 64 × 64 blocks."""
         rows, columns = self.kinds.shape[-2:]
         counts = ", ".join(
             f"{int((self.kinds == kind).sum())} {name}"
@@ -199,6 +200,7 @@ def _count(
     last = ((stop - 1) // kv_block).clamp(min=0)
 
     def keys_between(low: Tensor, high: Tensor) -> Tensor:
+        """Return the number of marked keys in [low, high) of each run; 0 for empty runs."""
         return (before.gather(1, high) - before.gather(1, low)).mul(nonempty)
 
     one_block = first == last

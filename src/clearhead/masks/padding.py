@@ -28,7 +28,7 @@ NOT_READ = -1, 0
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PaddedTo(Mask, kind="padded_to"):
-    """The first (padding on the right) or the last (on the left) `lengths` keys are real.
+    """The first (side "right": padding on the right) or the last (side "left") `lengths` keys of each row are real.
 
     `shortest` and `longest` are the limits of the lengths, or NOT_READ.
     """
@@ -60,10 +60,7 @@ class PaddedTo(Mask, kind="padded_to"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return a bool tensor, True for each pair whose key is a real token of its row.
-
-        As `Mask.visible` describes.
-        """
+        """Return a bool tensor, (batch or 1, 1, 1, keys), True for each key that is a real token of its row."""
         lengths = self.lengths.on(key_index.device, -1, 1, 1, 1)
         if self.side == "right":
             return key_index < lengths

@@ -18,7 +18,7 @@ MOST_TOKENS = 1 << 60
 
 @dataclass(frozen=True, eq=False)
 class PerRow(Filed, kind="per_row"):
-    """One int, or one per row of the batch as an int64 tensor of shape (batch,).
+    """One int, or one per row of the batch as an int64 tensor of shape (batch,), as `value`.
 
     `name` is the user's argument, for errors.
     """

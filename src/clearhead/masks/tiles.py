@@ -247,6 +247,7 @@ def _best_end(
     """
 
     def pairs(start: int, stop: int) -> int:
+        """Return the number of pairs of a tile of queries from `start` to `stop`."""
         return (stop - start) * max(0, max(high[start:stop]) - min(low[start:stop]))
 
     first, last = queries.start, queries.stop

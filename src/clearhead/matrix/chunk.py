@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class ChunkPlace(NamedTuple):
-    """The part of the matrix that a chunk is; its attributes are those of `Chunk`."""
+    """The part of the matrix that a chunk is, as a sample and slices; its attributes are those of `Chunk`."""
 
     sample: int
     kv_heads: slice

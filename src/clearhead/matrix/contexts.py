@@ -68,6 +68,7 @@ class Contexts(Drawn):
         return torch.where(real, self.context, 0.0).sum(dim=(0, 2)) / real.sum()
 
     def __repr__(self) -> str:
+        """Return one line with the sizes, and the heads if these are some only."""
         names = ("batch", "num_heads", "query_len", "value_head_dim")
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         some = "" if self.heads is None else f" with heads {list(self.heads)}"

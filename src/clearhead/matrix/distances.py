@@ -12,6 +12,9 @@ class Distance(PerQuery):
     """Σ weight · |query position − key position|, in tokens, of each query; it overwrites the scores of a chunk.
 
     The last query has the position of the last key.
+
+    Args:
+        problem: the problem whose weights are swept.
     """
 
     destroys = frozenset({"scores"})

@@ -115,6 +115,7 @@ class Roles(Drawn):
         return _named(leading.tolist(), [*names, ""])
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the names of the measured roles."""
         names = ("batch", "num_heads")[2 - self.first.ndim :]
         sizes = [f"{name}={size}" for name, size in zip(names, self.first.shape, strict=True)]
         named = [each.name for each in fields(self) if each.name != "counts"]

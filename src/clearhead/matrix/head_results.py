@@ -17,6 +17,9 @@ from clearhead.matrix.no_tensor import NoTensor
 class HeadResults(NoTensor, Drawn):
     """Results of the heads: z · W of each head and query, W being its part of the output projection.
 
+    Made of the contexts, (batch, num_heads, query_len, value_head_dim), the weight of the projection, (embed_dim,
+    num_heads · value_head_dim), and its bias, (embed_dim,) or None.
+
     They are computed where they are read: all tokens × heads × embed_dim numbers are never in memory at once.
 
     Their sum over the heads plus the projection's bias is the output of the layer. Made by `Seen.results`.
@@ -126,6 +129,7 @@ class HeadResults(NoTensor, Drawn):
         return torch.linalg.vector_norm(self.context @ factors.mT, dim=-1)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes."""
         names = ("batch", "num_heads", "query_len", "embed_dim")
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         return f"HeadResults [{sizes}] of z · W"

@@ -332,6 +332,7 @@ class AttentionMatrix(WeightStatistics):
         return drawing("page.head_page").write_heads(path, [[("", self)]], **page)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes, the mask, the bias, and what else is known; nothing is computed."""
         problem = self.posed
         names = ("batch", "num_heads", "query_len", "kv_len")[4 - problem.dims :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))

@@ -187,13 +187,20 @@ class Norms(NoTensor, Drawn):
         sweep(problem, [_OfNorms(problem, self._four()[:, :, 0].detach(), reduction)])
 
     def __repr__(self) -> str:
+        """Return one line with the sizes; nothing is computed."""
         names = ("batch", "num_heads", "query_len", "kv_len")[-len(self.shape) :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         return f"Norms [{sizes}] of weights × ‖value{' · W' if self.projected else ''}‖"
 
 
 class _OfNorms(Reduction):
-    """A reduction that passes weights × norms, (batch, num_heads, kv_len), to an inner reduction."""
+    """A reduction that passes weights × norms to an inner reduction.
+
+    Args:
+        problem: the problem.
+        norms: (batch, num_heads, kv_len), the norm of each value.
+        inner: the reduction that gathers the products.
+    """
 
     reads = frozenset({"scores", "weights"})
     destroys = frozenset({"weights"})

@@ -23,7 +23,7 @@ PORTION = 1 << 21
 
 
 class Rectangle(NamedTuple):
-    """A part of the weights: the indices of each axis, int64."""
+    """A part of the weights: for each axis the int64 indices of samples, heads, queries (rows) and keys (columns)."""
 
     samples: Tensor
     heads: Tensor
@@ -157,7 +157,10 @@ def masked_scores(
 def _bias(
     problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
 ) -> Tensor | None:
-    """Return the bias of a rectangle, (samples, heads, rows, columns) or broadcastable; None without a bias."""
+    """Return the bias of a rectangle of int64 indices, (samples or 1, heads or 1, rows, columns).
+
+    None without a bias.
+    """
     if problem.bias is None:
         return None
     first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)

@@ -59,6 +59,7 @@ def in_order(reductions: Iterable[R]) -> list[R]:
     """
 
     def place(each: R) -> tuple[int, bool]:
+        """Return the key to sort by."""
         return bool(each.destroys) - bool(each.provides), not each.destroys <= each.reads
 
     return sorted(reductions, key=place)
@@ -81,7 +82,10 @@ def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
 
 
 class PerQuery(Reduction):
-    """One number for each query: `result` is (batch, num_heads, query_len), upcast.
+    """One number for each query: `result` is (batch, num_heads, query_len), upcast, and starts with `of_nothing`.
+
+    Args:
+        problem: the problem, for its sizes.
 
     Attributes:
         of_nothing: the number of no keys.
@@ -217,6 +221,10 @@ class Largest(Reduction):
 
     `weights` and `keys` are (batch, num_heads, query_len, k), from the largest weight on; the key
     is −1 where the weight is 0.
+
+    Args:
+        problem: the problem, for its sizes.
+        k: 1 to kv_len.
     """
 
     reads = frozenset({"scores", "weights"})
@@ -314,7 +322,7 @@ class Pooled(Reduction):
 class Received(Reduction):
     """The weights that each key receives from all queries of the heads that share it, summed.
 
-    `result` is (batch, num_kv_heads, kv_len).
+    `result` is (batch, num_kv_heads, kv_len), upcast; `problem` gives the sizes.
     """
 
     reads = frozenset({"weights", "column_sums"})

@@ -179,6 +179,7 @@ class Summary:
         row = slice(number, number + 1)
 
         def one(tensor: Tensor) -> Tensor:
+            """Return the sample's part of a tensor, with axes of batch and heads."""
             return tensor.reshape((1,) * (4 - self.ndim) + tensor.shape)[row]
 
         real = None if self.real is None else torch.atleast_2d(self.real)[row]
@@ -242,6 +243,7 @@ class Summary:
         return drawing("figures").of_attention(self, kind, **options)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the names of the optional fields that are set."""
         names = ("batch", "num_heads", "query_len")[3 - self.entropy.ndim :]
         sizes = [f"{name}={size}" for name, size in zip(names, self.entropy.shape, strict=True)] + [
             f"kv_len={self.kv_len}"

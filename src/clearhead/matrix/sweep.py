@@ -89,6 +89,7 @@ def _sweep_rounds(
     done = 0
 
     def use(block: Problem, places: Tensor) -> None:
+        """Sweep the weights over the keys of one rank, which have these places."""
         nonlocal done
         before, done = done, done + len(places)
         some = KeyBlock.of(places.to(problem.device), problem.kv_len)
@@ -136,9 +137,14 @@ def _sweep(
 
     @lru_cache(maxsize=count)
     def parts_of(sample: int) -> list[SweepTile]:
+        """Return the tiles of a sample, computed once."""
         return list(sweep_tiles(problem, spans, sample, queries, tiles))
 
     def start(tell: Callable[[int], None]) -> Callable[[tuple[int, slice]], None]:
+        """Return a function that sweeps a unit, a sample and some of its key heads, with buffers of its own.
+
+        `tell` is called with the number of queries after each chunk.
+        """
         make = _Buffers(problem).chunk if ordinary else _by_the_stages
 
         def use(unit: tuple[int, slice]) -> None:
@@ -264,7 +270,7 @@ def _magnitude(tensor: Tensor) -> float:
 
 
 class _Buffers:
-    """Computes chunks of finite weights, each into the memory of the previous one."""
+    """Computes chunks of finite weights of a problem, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem) -> None:
         like = stages.upcast(problem.query[:0])

@@ -47,6 +47,7 @@ def sweep_tiles(
         spans = Spans(spans.start[row], spans.stop[row])
 
     def parts(first: int, last: int) -> Iterator[SweepTile]:
+        """Return the tiles of the queries from `first` to `last`."""
         return (_part(problem, spans, sample, some) for some in portions(last, queries, first))
 
     alike = None

@@ -50,6 +50,7 @@ class MapTile(NamedTuple):
     columns: range
 
     def __repr__(self) -> str:
+        """Return one line with the first and last query and key, and the size of a cell."""
         rows, columns = self.rows, self.columns
         return (
             f"MapTile of queries {rows.start} to {rows.stop - 1} and keys {columns.start} to "
@@ -111,7 +112,17 @@ def exact_tile(
 
 
 class _Rectangle:
-    """The weights of one head on the keys of some columns, computed in chunks of queries; `total` is its logsumexp."""
+    """The weights of one head on the keys of some columns, computed in chunks of queries.
+
+    The mask's spans are read at once.
+
+    Args:
+        problem: the problem.
+        total: (query_len,), the logsumexp of the head's queries, without sinks.
+        sample: the index of the sample.
+        head: the index of the query head.
+        columns: the first key of each column.
+    """
 
     def __init__(
         self, problem: Problem, total: Tensor, sample: int, head: int, columns: range

@@ -120,6 +120,7 @@ class Totals(Drawn):
         return HeadAverages(self.queries, self.entropy, self.distance, known, leading)
 
     def __repr__(self) -> str:
+        """Return one line with the numbers of heads and queries."""
         return f"Totals [num_heads={self.num_heads}] of {self.queries} queries"
 
 

@@ -104,6 +104,7 @@ class Transposed:
         return problem.restore(product)
 
     def __repr__(self) -> str:
+        """Return the class and the shape."""
         return f"Transposed {list(self.shape)}"
 
 

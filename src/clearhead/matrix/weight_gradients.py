@@ -44,7 +44,12 @@ class WeightGradients(NamedTuple):
 
 
 class Relevant(Reduction):
-    """Rows · mean over heads of relu(weights ∘ gradients): `result` is (batch, kv_len, outputs)."""
+    """Rowsᵀ · mean over heads of relu(weights ∘ gradients), for each output: `result` is (batch, kv_len, outputs).
+
+    Args:
+        gradients: of a call.
+        rows: (batch, query_len, outputs), how much each query matters to each output.
+    """
 
     reads = frozenset({"weights"})
     destroys = frozenset({"scores"})

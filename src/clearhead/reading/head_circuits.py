@@ -28,6 +28,8 @@ Into = Literal["query", "key", "value"]
 class Circuits(NoTensor, Drawn):
     """The circuits of the heads of a layer (Elhage et al., 2021, https://transformer-circuits.pub/2021/framework).
 
+    Made of a layer and the norm before it, or None, which is folded into the projections; the layer is not changed.
+
     They leave out biases, the scale of the scores, and the lengths by which norms of query and key divide. Made by
     `clearhead.reading.circuits`.
 
@@ -173,6 +175,7 @@ class Circuits(NoTensor, Drawn):
         return torch.linalg.matrix_norm(middle) / sizes
 
     def __repr__(self) -> str:
+        """Return one line with the sizes of the layer."""
         names = ("num_heads", "num_kv_heads", "embed_dim", "head_dim")
         sizes = ", ".join(f"{name}={getattr(self.layer, name)}" for name in names)
         return f"Circuits [{sizes}]"

@@ -135,6 +135,7 @@ def lens(
     streams = _streams(run, norm.call[0])
 
     def all_at_once(module: nn.Module, args: object) -> Tensor:
+        """Replace the input of the unembedding by the normed streams of all layers, as one batch."""
         return norm.module(torch.cat(streams).to(norm.output.dtype))
 
     hook = unembedding.register_forward_pre_hook(all_at_once)

@@ -137,9 +137,10 @@ def forward(
 
 
 class Saved(NamedTuple):
-    """The tensors between the passes: `tensor` is that of the bias, `context` is stored only with sinks.
+    """The tensors between the passes.
 
-    `top` and `rest` are the sums of the forward pass.
+    `tensor` is that of the bias, `context` is stored only with sinks, `top` and `rest` are the `Sums`; the others are
+    the inputs.
     """
 
     query: Tensor
@@ -271,7 +272,13 @@ def _add(to: Tensor, tile: Tile, left: Tensor, right: Tensor, factor: float = 1.
 
 
 class _GradBias:
-    """Sums the gradient of the tensor that a bias is made of over the parts of all tiles."""
+    """Sums the gradient of the tensor that a bias is made of over the parts of all tiles.
+
+    Args:
+        work: the work.
+        bias: the bias, not None.
+        tensor: its tensor, whose shape the gradient has; not None.
+    """
 
     def __init__(self, work: Work, bias: Bias | None, tensor: Tensor | None) -> None:
         assert bias is not None

@@ -211,6 +211,12 @@ class Folded:
     """Query, key and value with samples and key heads merged into one axis, from which the parts of tiles are read.
 
     The query heads that share a key head are stacked as rows, so that no key is repeated.
+
+    Args:
+        work: the work, for its sizes, scale and softcap.
+        query: (batch, num_heads, query_len, head_dim).
+        key: (batch, num_kv_heads, kv_len, head_dim).
+        value: (batch, num_kv_heads, kv_len, value_head_dim).
     """
 
     def __init__(self, work: Work, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -239,7 +245,10 @@ def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
 
 
 class Buffer:
-    """Memory for the scores of the largest part, in the dtype and on the device of `like`; each part overwrites it."""
+    """Memory for the scores of the largest part of `work`, in the dtype and on the device of `like`.
+
+    Each part overwrites it.
+    """
 
     def __init__(self, work: Work, like: Tensor) -> None:
         self.memory = like.new_empty(work.largest)

@@ -192,6 +192,7 @@ def _logsumexp(problem: Problem) -> Tensor:
     problem = problem.replace(value=problem.key[..., :1], sinks=None, dropout=None)
 
     def run(problem: Problem) -> Tensor:
+        """Return the logsumexp of a finite problem as a context of width 1, tile by tile."""
         tensors = problem.query, problem.key, problem.value[..., :0], None, _tensor_of(problem)
         return _Blockwise.apply(*tensors, work_of(problem))[1][..., None]
 

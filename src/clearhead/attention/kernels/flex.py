@@ -179,7 +179,8 @@ def _hides(problem: Problem) -> bool:
 def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
     """Return the block mask of a problem, cached in `_BLOCKS` under its mask: layers and steps share it.
 
-    Another length, device or a tensor written to replaces it. Not cached if a change of the mask could go unnoticed.
+    Another length, device, inference mode or a write to a tensor replaces it. Not cached if a change could go
+    unnoticed.
     """
     assert problem.mask is not None
     versions = _versions(problem.mask)
@@ -288,6 +289,7 @@ def _hiding(problem: Problem) -> Scores | None:
     added = _added(problem.bias, problem)
 
     def hiding(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return −∞ where the bias of the pair is −∞, else the score."""
         return torch.where(added(row, head, query, key) == -torch.inf, -torch.inf, score)
 
     return hiding

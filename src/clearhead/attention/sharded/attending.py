@@ -46,6 +46,7 @@ def attend_across(
         return as_given(problem.restore(run(problem, kernel)), query, of_queries)
 
     def check() -> tuple[ShardedCall, str]:
+        """Return the checked call and its description; raise if it cannot be run or a model is watched."""
         if observers:
             raise WatchError(
                 "watch.across",
@@ -80,6 +81,7 @@ def rows_across(
     of_queries, of_keys = read_across(across)
 
     def check() -> tuple[ShardedCall, str]:
+        """Return the checked call and its description."""
         call = make_call(query, key, key, across, **options)
         return call, f"matrix, {describe(call)}"
 

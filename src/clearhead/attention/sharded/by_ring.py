@@ -167,6 +167,7 @@ class RingRounds:
         query, every = call.problem.query, slice(0, call.problem.query_len)
 
         def problem_of(owner: int, key: Tensor) -> None:
+            """Call `use` with the problem of one rank's keys, unless no query sees one."""
             problem = _block(call, query, key, owner, every, None)
             if problem is not None:
                 use(problem.replace(value=problem.key), call.of_keys.positions_of(owner))
@@ -183,6 +184,7 @@ class RingRounds:
             total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)
 
             def add(problem: Problem, places: Tensor) -> None:
+                """Merge the logsumexp over some keys into `total`, in place."""
                 exact = eager if blockwise.refusals(problem) else blockwise
                 torch.logaddexp(total, exact.logsumexp(problem), out=total)
 
@@ -316,6 +318,7 @@ class _Round:
         ]
 
         def wait() -> None:
+            """Wait until the block has been sent and the other one has arrived; raise RankError if a rank is lost."""
             with waiting_for(what):
                 for each in works:
                     each.wait()

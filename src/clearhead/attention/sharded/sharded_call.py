@@ -88,10 +88,7 @@ class ShardedCall:
         )
 
     def run(self, problem: Problem) -> Tensor:
-        """Return the context of a part by the call's kernel.
-
-        With dropout by "blockwise", which draws it by position.
-        """
+        """Return the context of a part by the call's kernel; with dropout "blockwise" draws it by position."""
         return run(problem, kernel_by_place(problem, self.kernel))
 
     def seed(self) -> int | None:

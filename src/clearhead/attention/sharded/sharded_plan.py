@@ -37,6 +37,7 @@ class WayCost(Drawn):
     refusals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        """Return the costs in words, or the reasons why the method cannot run the call."""
         if self.refusals:
             return "; ".join(self.refusals)
         forward, backward, memory = map(format_bytes, (self.forward, self.backward, self.memory))
@@ -76,6 +77,7 @@ class ShardedPlan(Plan):
         return float(self.pairs.max()) / mean if mean else 1.0
 
     def __str__(self) -> str:
+        """Return lines: the method with its cost, the pairs of this rank, the local plan, and the other methods."""
         lines = [
             f"{self.way} over {len(self.pairs)} ranks: {self.ways[self.way]}",
             f"  rank {self.rank} has {int(self.pairs[self.rank])} pairs; the most of a rank is "
