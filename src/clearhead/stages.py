@@ -198,7 +198,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def zero_nonfinite(tensor: Tensor) -> Tensor:
-    """Return the tensor with 0 instead of NaN and ±∞."""
+    """Return a copy of the tensor with 0 instead of NaN and ±∞."""
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
 
 
@@ -244,7 +244,7 @@ SAFE_LENGTH = 2.0**60
 
 
 def zero_rows(tensor: Tensor, rows: Bool[Tensor, "*batch len"]) -> Tensor:
-    """Return the tensor with 0 in the rows where `rows` is True."""
+    """Return a copy of a tensor, (*batch, len, dim), with 0 in the rows where `rows` is True."""
     return tensor.masked_fill(rows[..., None], 0.0)
 
 
@@ -380,7 +380,10 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _hidden_and_empty(masked_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which scores are −∞, bool, and which queries have no other score, bool with a last axis of size 1."""
+    """Return which scores are −∞, and which queries have no other score, both bool.
+
+    They are (…, queries, keys) and (…, queries, 1).
+    """
     hidden = masked_scores == -torch.inf
     return hidden, hidden.all(dim=-1, keepdim=True)
 

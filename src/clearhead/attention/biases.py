@@ -203,13 +203,16 @@ class DenseBias(Bias, kind="dense_bias"):
         check_beside(self.tensor, extent)
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return a view of the tensor for a range of queries and of keys; axes of size 1, batch and heads stay."""
+        """Return a rectangle as a view of the tensor, (batch or 1, num_heads or 1, queries or 1, keys or 1)."""
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         return self.tensor[:, :, rows, columns]
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the tensor for the given pairs; an axis of size 1 is broadcast."""
+        """Return the entries of the tensor for the given pairs, (batch or 1, num_heads or 1, queries, keys).
+
+        An axis of size 1 is broadcast; arguments are those of `Bias.at`.
+        """
         batch, heads, rows, columns = self.tensor.shape
         samples = torch.arange(batch, device=self.tensor.device).view(-1, 1, 1, 1)
         head = torch.arange(heads, device=self.tensor.device).view(1, -1, 1, 1)
@@ -270,7 +273,7 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
         return self.left.block(queries, keys, extent) + self.right.block(queries, keys, extent)
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the sum of both biases at the given pairs."""
+        """Return the sum of both biases at the given pairs, as `Bias.at` describes."""
         pairs = query_index, key_index, extent
         return self.left.at(*pairs) + self.right.at(*pairs)
 
@@ -310,7 +313,7 @@ class SelectedBias(ByPair):
         return self.bias.may_hide
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the whole bias at the selected queries, keys and heads."""
+        """Return the entries of the whole bias for indices into the selection, as `Bias.at` describes."""
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
         whole = extent._replace(query_len=self.query_len, kv_len=self.kv_len)
         added = self.bias.at(query, key, whole)

@@ -201,15 +201,15 @@ class Problem:
         return is_exporting() or (torch.is_grad_enabled() and trained) or numbers <= most
 
     def restore(self, tensor: Tensor) -> Tensor:
-        """Return a four-dimensional result without the leading axes, of size 1, that the user's query lacks."""
+        """Return a result, (batch, num_heads, …), without the leading axes, of size 1, that the user's query lacks."""
         return tensor if self.dims == 4 else tensor.reshape(tensor.shape[4 - self.dims :])
 
     def visible(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
-        """Return the mask, or a rectangle of it, as a bool tensor of four dimensions; None without a mask."""
+        """Return the mask, or a rectangle of it: bool, (batch or 1, heads or 1, queries, keys); None without a mask."""
         return None if self.mask is None else self._rectangle(self.mask, queries, keys)
 
     def bias_block(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
-        """Return the bias, or a rectangle of it, as a tensor of four dimensions; None without a bias."""
+        """Return the bias, or a rectangle of it, in four dimensions, any of size 1; None without a bias."""
         if self.bias is None:
             return None
         return self._rectangle(self.bias, queries, keys)

@@ -33,6 +33,8 @@ class BatchedAttention(DropoutProjections):
     ) -> Stages:
         """Return every stage between the tokens and their contexts, each with the batch axis of x.
 
+        Raise for an unfit mask.
+
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).
             context: (batch, context_tokens, context_dim), with as many axes as x; None is x.

@@ -21,7 +21,7 @@ class SimpleAttention(Rung):
     """
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the tokens themselves as query, key and value."""
+        """Return the tokens, (tokens, embed_dim), three times, as query, key and value."""
         return x, x, x
 
     def stages(self, x: Tokens) -> Stages:

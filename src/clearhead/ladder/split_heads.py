@@ -123,7 +123,7 @@ class SplitHeads(DropoutProjections):
     ) -> Stages:
         """Return every stage of every head, (batch, num_heads, tokens, …).
 
-        Arguments as in `BatchedAttention.stages`.
+        Arguments and errors as of `BatchedAttention`.
         """
         wide = self.project(x, context)  # (batch, tokens, num_heads · head_dim), …
         query, key, value = (split_heads(each, self.num_heads) for each in wide)

@@ -65,7 +65,10 @@ class Dense(Mask, kind="dense"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the tensor for the given pairs; an axis of size 1 is broadcast."""
+        """Return the entries of the tensor for the given pairs, as `Mask.visible` describes.
+
+        An axis of size 1 is broadcast.
+        """
         batch, heads, rows, columns = self.tensor.shape
         device = self.tensor.device
         if rows == 1:

@@ -127,7 +127,10 @@ def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
 
 
 def _block(mask: Mask, extent: Extent) -> Tensor:
-    """Return the whole mask as a bool tensor of four dimensions; the left side of an `&` may come from the cache."""
+    """Return the whole mask: bool, (batch or 1, heads or 1, query_len, kv_len).
+
+    The left side of an `&` may be cached.
+    """
     if type(mask) is And and not has_tensor(mask.left):
         visible, seen = shown_small(mask.left, extent)
         right = _block(mask.right, extent)

@@ -260,5 +260,5 @@ def _best_end(
 
 
 def _indices(run: slice, device: torch.device) -> Tensor:
-    """Return the indices of a run as a tensor."""
+    """Return the indices of a run as an int64 tensor, (tokens,), on a device."""
     return torch.arange(run.start, run.stop, device=device)

@@ -238,7 +238,7 @@ class BaseMatrix(NoTensor):
         return self._restore(self._total()[..., None])[..., 0].clone()
 
     def _restore(self, tensor: Tensor) -> Tensor:
-        """Return a result of four dimensions without the leading axes that the user's query lacks."""
+        """Return a result, (batch, num_heads, …), without the leading axes that the user's query lacks."""
         return self.posed.restore(tensor)
 
     def _total(self) -> Tensor:

@@ -52,7 +52,10 @@ class HeadMaps(NamedTuple):
 
     @property
     def visible(self) -> Tensor | None:
-        """The cells that are not fully hidden, bool; None if all are visible."""
+        """The cells that are not fully hidden, bool, of the shape of `hidden`.
+
+        None if all are visible or it is not known.
+        """
         return None if self.hidden is None else ~self.hidden
 
     def coarser(self, rows: int, columns: int) -> "HeadMaps":
@@ -303,7 +306,7 @@ def mask_of_summary(summary: Summary) -> Problem | None:
     """Return a problem without data that has the causal mask, if a summary of one sample implies it; otherwise None.
 
     A summary does not store its mask. If no query gives weight to a later key, the mask was causal, because without
-    a mask no weight is exactly 0. None without `top_k`, and if the maps are too small to tell.
+    a mask no weight is exactly 0. None without `top_k`, and if the maps are too small to tell; `pooled` must be there.
     """
     assert summary.pooled is not None
     if summary.top_k is None or min(summary.pooled.shape[2:]) < 2:

@@ -121,14 +121,16 @@ class Norms(NoTensor, Drawn):
     def received(self) -> Tensor:
         """Return the sum over the queries of each key, (batch, num_heads, kv_len), in O(tokens) memory.
 
-        Query heads are separate, because heads that share a value have their own output projections.
+        Query heads are separate, because heads that share a value have their own output projections. Errors are those
+        of `AttentionMatrix.mT @ x`, such as for a bias that is trained.
         """
         ones = self.of_values.new_ones(self.shape[-2])
         return _times(self.matrix.mT @ ones, self.of_values)
 
     def top_k(self, k: int) -> TopK:
-        """Return the k largest norms of each query with their keys, detached, as `AttentionMatrix.top_k` does.
+        """Return the k largest norms of each query with their keys, detached.
 
+        Shape and errors as of `AttentionMatrix.top_k`.
         And their keys, detached, as `AttentionMatrix.top_k`.
 
         Example:
@@ -220,7 +222,10 @@ class _OfNorms(Reduction):
 
 
 def _times(weights: Tensor, norms: Tensor) -> Tensor:
-    """Return weights × norms, which broadcast; 0 where the weight is 0, even if the norm is NaN or infinite."""
+    """Return weights × norms, of shapes that broadcast.
+
+    0 where the weight is 0, even if the norm is NaN or infinite.
+    """
     if not is_transformed(norms) and stages.all_finite(norms):
         return weights * norms
     return torch.where(weights == 0, 0.0, weights * norms)

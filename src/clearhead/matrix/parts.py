@@ -218,7 +218,7 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
 
 
 def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
-    """Return the weights of pairs as `pairs` does, all at once, by one dot product per pair."""
+    """Return the weights of pairs, (batch, num_heads, pairs), without chunks, by one dot product per pair."""
     query = stages.upcast(_rows(problem.query, queries))
     key = stages.upcast(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.
@@ -324,7 +324,7 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:
-    """Return a view of a tensor of four dimensions with size 1 in each of the first three axes of stride 0."""
+    """Return a view of a tensor, (batch, heads, queries, keys), with size 1 in each axis but the last of stride 0."""
     for axis in range(3):
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)

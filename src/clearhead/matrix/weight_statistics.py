@@ -310,6 +310,9 @@ class WeightStatistics(BaseMatrix):
         return member.to(self.dtype), single
 
     def _of_sets(self, mass: Mass, single: bool) -> Tensor:
-        """Return the weight on sets of keys in the user's dimensions, without the last axis for a single set."""
+        """Return the weight on sets of keys, (batch, num_heads, query_len[, sets]), in the user's dimensions.
+
+        The last axis is left out for a single set.
+        """
         result = self._restore(mass.result)
         return result[..., 0] if single else result

@@ -163,7 +163,7 @@ def lens(
 
 
 def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
-    """Return the residual stream after each block, float64, in the order of the layers.
+    """Return the residual stream after each block, (batch, query_len, width), float64, in the order of the layers.
 
     Raises UnsupportedError if the blocks do not follow each other up to `last`, the input of the last norm.
     """

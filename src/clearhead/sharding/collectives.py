@@ -140,7 +140,7 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
-        """Return the sum of the tensors of all ranks."""
+        """Return the sum of the tensors of all ranks, of the same shape and dtype; `what` names it in errors."""
         ctx.group, ctx.what = group, what
         return _summed(tensor, group, what)
 

@@ -172,7 +172,10 @@ class Sharding(Drawn):
         return bool((self._order.diff() == 1).all())
 
     def sum(self, tensor: Tensor, what: str = "sums") -> Tensor:
-        """Return the sum of a tensor over the ranks, on every rank, with gradients; the tensor itself for one rank."""
+        """Return the sum of a tensor over the ranks, on every rank, with gradients; the tensor itself for one rank.
+
+        Raises ArgumentError for a plan without processes.
+        """
         if self.world == 1:
             return tensor
         self._check_group()
@@ -197,8 +200,8 @@ class Sharding(Drawn):
             beside: a tensor of the call, whose device is used for the message with nccl.
 
         Raises:
-            ClearheadError: that of `make`.
-            RankError: codes `across.rank`, if it failed on another rank, and `across.differ`.
+            ClearheadError: that of `make`, and code `across.group` for a plan without processes.
+            RankError: codes `across.rank`, if it failed on another rank, `across.differ` and `across.lost`.
         """
         failed, made, text = None, None, ""
         try:

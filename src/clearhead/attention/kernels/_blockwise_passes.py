@@ -160,7 +160,7 @@ def backward(
     grad_context: Tensor | None,
     grad_total: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value, sinks and the bias tensor, in this order.
+    """Return the gradients of query, key, value, sinks and the bias tensor, each in its shape and dtype.
 
     A gradient is None where `wanted`, five booleans, is False. None for grad_context or grad_total means zeros.
     """

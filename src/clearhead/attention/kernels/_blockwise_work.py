@@ -186,7 +186,10 @@ def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
 
 
 def _of_part(tensor: Tensor, tile: Tile, part: HeadSlice) -> Tensor:
-    """Return the samples and heads of a part from a tensor of its tile; axes of size 1 stay, so that it broadcasts."""
+    """Return the samples and heads of a part from a tensor of its tile, (samples or 1, heads or 1, queries, keys).
+
+    Axes of size 1 stay, so that it broadcasts.
+    """
     if tensor.shape[0] > 1:
         first = tile.rows.start
         tensor = tensor[part.rows.start - first : part.rows.stop - first]

@@ -45,9 +45,9 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
 def call_with_sinks(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
-    """Return the context of one fused call, with the sinks of the problem if it has any.
+    """Return the context of one fused call, as `fused_call` does, with the sinks if there are any.
 
-    Arguments are those of `fused_call`; with sinks the problem must have no dropout.
+    And then without dropout.
     """
     if problem.sinks is None:
         return fused_call(problem, query, key, value, mask, causal)

@@ -141,9 +141,10 @@ def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
 
 
 def _attend(problem: Problem) -> Tensor:
-    """Return the context in the query's dtype: at once for a small problem, else tile by tile.
+    """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype.
 
     Non-finite inputs are contained.
+    A small problem is computed at once, another one tile by tile. With dropout a seed is drawn.
     """
     if _is_small(problem):
         return contain(problem, lambda finite: at_once(finite).to(problem.query.dtype), _count)
@@ -247,7 +248,10 @@ class _Blockwise(torch.autograd.Function):
         tensor: Tensor | None,
         work: Work,
     ) -> tuple[Tensor, Tensor]:
-        """Return the context and the logsumexp of each query, including the sinks; `tensor` is that of the bias."""
+        """Return the context and the logsumexp of each query, (batch, num_heads, query_len), including the sinks.
+
+        `tensor` is that of the bias, or None; the inputs are saved.
+        """
         context, total, sums = forward(work, query, key, value, sinks)
         kept = None if sinks is None else context
         ctx.save_for_backward(query, key, value, sinks, tensor, kept, *sums)

@@ -144,7 +144,7 @@ def attend(problem: Problem) -> Tensor:
 
 
 def attend_by(flex: Flex, problem: Problem) -> Tensor:
-    """Return the context by `flex`, FlexAttention compiled or not, on any device; non-finite inputs are contained."""
+    """Return the context by `flex`, compiled or not, on any device; NaN is contained, block masks are cached."""
     spans = problem.spans
     blocks = None if spans is None else _kept_block_mask(problem, spans)
     return contain(
@@ -237,7 +237,7 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, int32, the number of True blocks in each row, and the indices of its blocks, the True ones first."""
+    """Return, int32, the number of True blocks in each row, and all of its block indices, True ones first."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()

@@ -291,7 +291,7 @@ def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
 def _context_by_scores(problem: Problem) -> Tensor | None:
     """Return the context by two matmuls around a softmax; None if a score or an entry of it is not finite.
 
-    Queries that see no key get zeros.
+    It is (batch, num_heads, query_len, value_head_dim); queries that see no key get zeros.
     """
     query, key, value = problem.query, problem.key, problem.value
     visible, seen = shown_mask(problem) if problem.mask is not None else (None, None)

@@ -67,10 +67,10 @@ def gather_keys(call: ShardedCall, key: Tensor, value: Tensor) -> tuple[Tensor, 
 
 
 def _portion(*arguments: Any) -> Tensor:
-    """Return the context of the query heads that read a slice of key heads, gathered from all ranks.
+    """Return the context, (batch, heads, tokens, value_head_dim), of the query heads that read some key heads.
 
     The arguments are the query of these heads, the rank's key and value of the slice, the call, the slice, and the
-    seed.
+    seed. The keys of the other ranks are gathered.
     """
     query, key, value, call, kv_heads, seed = arguments
     heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)

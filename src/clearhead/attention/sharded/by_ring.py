@@ -194,7 +194,10 @@ class RingRounds:
         return self._logsumexp
 
     def gather(self) -> Tensor:
-        """Return the keys of all ranks on every rank, with gradients."""
+        """Return the keys of all ranks, (batch, num_kv_heads, kv_len, head_dim), on every rank, with gradients.
+
+        All must call it.
+        """
         return self.call.of_keys.gather_unchecked(self.call.key, 2, "keys")
 
 
@@ -294,7 +297,10 @@ class _Round:
         return self._send(block, step, dtype, self.what)
 
     def _hand_on(self, travelling: Tensor, step: int, dtype: torch.dtype) -> Tensor:
-        """Send accumulated gradients to the next rank, and return those that arrive, after waiting for them."""
+        """Send accumulated gradients to the next rank.
+
+        Return those that arrive, (batch, heads, tokens, dim), after a wait.
+        """
         arrived, wait = self._send(travelling, step, dtype, f"the gradients of {self.what}")
         wait()
         return arrived
