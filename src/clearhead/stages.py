@@ -14,10 +14,10 @@ Everything else in the package is held against this file: the kernels, the trace
 Inputs have shape (..., len, dim). 16-bit inputs are computed in float32 and rounded once, at the
 end.
 
-The stages stand first, as plain arithmetic. Below them each product and each softmax is contained,
+The stages come first, as plain arithmetic. Below them each product and each softmax is contained,
 which decides two things for all of the package. An empty row, a query that may attend to nothing,
 gets weights 0, context 0, gradient 0 and logsumexp −∞. And a hidden pair exchanges nothing at all,
-so that a NaN behind the mask stays there; one in the open shows.
+so that a hidden NaN has no effect; a visible one shows.
 """
 
 import math

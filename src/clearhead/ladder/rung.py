@@ -1,4 +1,4 @@
-"""A rung: called like a layer, with every stage on the way by name.
+"""A rung: called like a layer, with every stage by name.
 
 `project` makes query, key and value; `stages` is one call of `clearhead.stages`, which computes
 everything from them; calling the rung gives the last stage, the context.

@@ -1,6 +1,6 @@
 """Weights: the scores of a query as shares of one, their softmax.
 
-New here: two ways to share that do not hold, and why the third one does. Dividing by the sum gives
+New here: two methods to share that fail, and why the third one does. Dividing by the sum gives
 negative shares for negative scores, and infinite ones when the scores add up to 0. The exponential
 makes every score positive first: the softmax (Bridle, 1990), but in float32 it is infinite above
 88.7. `clearhead.stages.weights`, which the later rungs use, subtracts the largest score first,

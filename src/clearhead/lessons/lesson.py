@@ -56,10 +56,6 @@ class Lesson:
         row: its number, title and file, and what is graded.
         parts: the page in order, as strings of Markdown and code blocks.
 
-    Args:
-        row: its number, title and file, and what is graded.
-        parts: of the page in their order, text as it stands and blocks.
-
     Example:
         >>> lesson = read_lesson(1)
         >>> lesson.row.title, lesson.codes[:2]

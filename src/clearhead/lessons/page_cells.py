@@ -1,4 +1,4 @@
-"""Calls that stand in the cells of a notebook of the course."""
+"""Functions that the cells of a notebook of the course call."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -83,10 +83,7 @@ class Documents(Mask, kind="documents"):
         return ids[rows, query_index + (extent.kv_len - extent.query_len)] == ids[rows, key_index]
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the runs of each query's document.
-
-        None if an id comes back more than RETURNS_WORTH_LISTING times in a row.
-        """
+        """Return the runs of each query's document; None if a document has more than RETURNS_WORTH_LISTING runs."""
         _, _, query_len, kv_len, device, _ = extent
         ids = torch.atleast_2d(self.ids.to(device))
         rows = []

@@ -230,7 +230,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
     Args:
         lengths_or_valid: real tokens per row, of shape (batch,); or bool of shape (batch, kv_len),
             or (kv_len,) when all rows are alike, True = a real token.
-        side: where the padding stands, "right" (the default) or "left"; for lengths only.
+        side: where the padding is, "right" (the default) or "left"; for lengths only.
 
     Raises:
         MaskError: codes `mask.negative-length`, `mask.valid-shape`, `mask.dtype` for values that

@@ -17,10 +17,10 @@ class Extent(NamedTuple):
     Attributes:
         batch: samples.
         num_heads: query heads.
-        query_len: queries, in tokens; the last sits on the last key.
+        query_len: queries, in tokens; the last has the position of the last key.
         kv_len: keys, in tokens.
         device: that of the query.
-        dtype: that of the query, which no mask goes by.
+        dtype: that of the query, which no mask reads.
 
     Example:
         >>> import clearhead as ch

@@ -56,7 +56,7 @@ class Roles(Drawn):
             https://arxiv.org/abs/2309.17453).
         duplicate: the weight on earlier occurrences of the same token, the last eight of them; None
             without tokens.
-        induction: the weight on the tokens behind these occurrences, those that the query sees:
+        induction: the weight on the tokens after these occurrences, those that the query sees:
             prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
             tokens.
         counts: how many queries each of them is the mean of; None where they were not counted.

@@ -85,7 +85,7 @@ class Glance(NamedTuple):
         shares: (num_heads, rows, columns): which share of its attention a row gives a column; None
             if it would cost too much to know.
         entropy: (num_heads,), averaged over the sampled queries, nats; None if there are none.
-        distance: (num_heads,), averaged the same way, tokens.
+        distance: (num_heads,), the same average, tokens.
         queries: how many queries were looked at.
         query_len: how many there are.
         kv_len: how many keys there are.
@@ -182,7 +182,7 @@ class HeadView:
     def maps(self, most: int) -> HeadMaps:
         """Return maps of at most `most` × `most` cells, exact if the matrix is small enough.
 
-        The maps of a summary are its pooled maps, of whatever size, which do not record what the mask hides.
+        The maps of a summary are its pooled maps, of any size, which do not record what the mask hides.
         """
         weights = self.weights
         if isinstance(weights, Summary):

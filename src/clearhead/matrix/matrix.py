@@ -140,7 +140,7 @@ class AttentionMatrix(WeightStatistics):
         Raises:
             ArgumentTypeError: codes `weights.type` and `weights.layout`.
             ShapeError: code `weights.shape`, for fewer than 2 or more than 4 dimensions.
-            DtypeError: code `weights.dtype`, for what are no real numbers.
+            DtypeError: code `weights.dtype`, for weights that are not real numbers.
             ArgumentError: code `weights.value`, for rows that sum to something else, as after dropout.
 
         Example:
@@ -207,15 +207,15 @@ class AttentionMatrix(WeightStatistics):
     def diagonal(self, offset: int = 0) -> Tensor:
         """Return the weights of one diagonal, as `torch.diagonal` does: key = query + offset.
 
-        With as many keys as queries, offset −1 is the token before. With more keys, as behind a
-        cache, the last query sits on the last key, and the token before is
+        With as many keys as queries, offset −1 is the token before. With more keys, as with a
+        cache, the last query has the position of the last key, and the token before is
         offset = kv_len − query_len − 1.
 
         Returns:
             (batch, num_heads, length of the diagonal).
 
         Raises:
-            ArgumentTypeError: code `diagonal.type`, for an offset that is no whole number.
+            ArgumentTypeError: code `diagonal.type`, for an offset that is not a whole number.
 
         Example:
             >>> import torch, clearhead as ch

@@ -245,8 +245,8 @@ def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Ten
         output: the weight of the output projection, (output_dim, num_heads · value_head_dim), or None.
 
     Raises:
-        ArgumentTypeError: code `output.type`, for what is no tensor.
-        DtypeError: code `norms.dtype`, for a weight that is complex, or of no numbers.
+        ArgumentTypeError: code `output.type`, unless it is a tensor.
+        DtypeError: code `norms.dtype`, for a weight that is complex or on the meta device.
         ShapeError: code `norms.output`, for a weight of another width.
     """
     value = stages.upcast(value)

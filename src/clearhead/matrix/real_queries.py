@@ -1,4 +1,4 @@
-"""The queries that are no padding, which averages over queries are of."""
+"""The queries that are not padding, over which averages are taken."""
 
 import torch
 from torch import Tensor

@@ -28,7 +28,7 @@ class Reduction(ABC):
 
     Attributes:
         reads: the tensors and statistics of a chunk that it reads.
-        provides: statistics of a chunk that it finds on its way, and so comes before their readers.
+        provides: statistics of a chunk that it stores, so that it comes before their readers.
         destroys: tensors of a chunk that it overwrites, and so comes after their readers.
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.

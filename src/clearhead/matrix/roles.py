@@ -41,10 +41,10 @@ def roles(
     last eight occurrences. The result carries no gradient.
 
     Args:
-        matrix: the attention of one layer. The last query sits on the last key.
+        matrix: the attention of one layer. The last query has the position of the last key.
         tokens: ids, whole numbers of shape (kv_len,) or (batch, kv_len), for the two roles that
             ask which tokens are the same; not of a matrix with `cross=True`. Queries and keys must be
-            of the same tokens, and there may be more keys than queries, as behind a cache. None takes those
+            of the same tokens, and there may be more keys than queries, as with a cache. None takes those
             that a watch knew, `matrix.tokens`.
         queries: the queries that count, bool of shape (query_len,) or (batch, query_len); None
             for all. Padding should not.
@@ -204,7 +204,7 @@ class _Means:
         summary: the summary of the matrix, if it is known.
 
     Attributes:
-        position: of each query among the keys, (1, query_len): the last sits on the last.
+        position: of each query among the keys, (1, query_len): the last has that of the last key.
         visible: the number of keys that each query sees, (batch or 1, num_heads or 1, query_len).
         first: the key that was given, or the first that a query that counts sees in any head,
             (batch or 1, 1); −1 for none.

@@ -48,7 +48,7 @@ def rollout(
         matrices have none. A row sums to 1 if no query is empty and there are no sinks.
 
     Raises:
-        ArgumentTypeError: code `rollout.type`, for what is no sequence of matrices.
+        ArgumentTypeError: code `rollout.type`, unless it is a sequence of matrices.
         ArgumentError: codes `rollout.empty`, `rollout.head` and `rollout.residual`.
         ShapeError: code `rollout.shape`, for matrices that are not of the same tokens.
         DtypeError: code `rollout.dtype`, for weights of different precisions.

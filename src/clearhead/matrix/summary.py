@@ -86,7 +86,7 @@ class Summary:
         mass: the weight on sets of keys, (batch, num_heads, query_len[, segments]), if asked for.
         pooled: the matrix summed over rectangles, (batch, num_heads, rows, columns), if asked for.
         roles: what kind of heads they are, if a watch found it out.
-        real: (batch, query_len), bool: the queries that are no padding, if a watch found some.
+        real: (batch, query_len), bool: the queries that are not padding, if a watch found any.
         cross: True if the keys are of another text than the queries; `distance` and `previous` then
             compare the places of two texts.
         heads: the number of each head in its layer, where it is of some only; None where all are here.

@@ -77,7 +77,7 @@ class Totals(Drawn):
         A role that one did not measure, as without ids, is None.
 
         Raises:
-            ArgumentTypeError: code `merge.type`, for what are no totals.
+            ArgumentTypeError: code `merge.type`, unless it is a `Totals`.
             ShapeError: code `merge.shape`, for another number of heads.
             ArgumentError: codes `merge.fields`, where one is of cross-attention, or has contexts alone, and
                 `merge.heads`, where they are of other heads of a layer.

@@ -50,7 +50,7 @@ class Transposed:
             head is on its own: those that share a key are not summed.
 
         Raises:
-            ArgumentTypeError: code `vectors.type`, for what is no tensor.
+            ArgumentTypeError: code `vectors.type`, unless it is a tensor.
             ShapeError: code `vectors.shape`.
             DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
             DeviceError: code `vectors.device`.

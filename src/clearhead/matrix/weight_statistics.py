@@ -136,7 +136,7 @@ class WeightStatistics(BaseMatrix):
     def distance(self) -> Tensor:
         """Return the mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
 
-        The last query sits on the last key, as everywhere.
+        The last query has the position of the last key, as everywhere.
 
         Returns:
             (batch, num_heads, query_len).
@@ -161,7 +161,7 @@ class WeightStatistics(BaseMatrix):
             there are, for ints.
 
         Raises:
-            ArgumentTypeError: code `segments.type`, for what is no tensor.
+            ArgumentTypeError: code `segments.type`, unless it is a tensor.
             ShapeError: code `segments.shape`.
             ArgumentError: code `segments.value`, for other numbers, or a set for every number up
                 to a largest that is beyond kv_len.
@@ -181,7 +181,7 @@ class WeightStatistics(BaseMatrix):
         """Return the matrix as a small map: weights summed over rectangles of queries × keys.
 
         The queries fall into as many bins as there are rows, in order and as equal as can be, and
-        and keys in the same way. The sum of the map is that of the weights: query_len for the whole
+        the keys too. The sum of the map is that of the weights: query_len for the whole
         matrix, if every query sees something and there are no sinks.
 
         Args:

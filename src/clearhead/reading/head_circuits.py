@@ -203,7 +203,7 @@ def circuits(
     Raises:
         ArgumentTypeError: codes `circuits.model` and `circuits.norm`.
         SelectionError: code `watch.layer`.
-        UnsupportedError: codes `circuits.unknown`, for what is no attention with projections of its own,
+        UnsupportedError: codes `circuits.unknown`, unless it is an attention with its own projections,
             `circuits.parts`, for one whose heads are no products of them, such as a gated one, and those of `convert`.
 
     Example:

@@ -79,7 +79,7 @@ def lens(
     """Return the logits of a model after each of its layers, as if that were the last.
 
     The logit lens (nostalgebraist, 2020, https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens):
-    the residual stream behind each block goes through the last norm and all that the model does behind it, a softcap
+    the residual stream after each block goes through the last norm and all that the model does after it, a softcap
     of the logits too. The model runs twice, without gradients, in the mode that it is in: once for the streams and
     its own logits, which are those of the last layer, and once for those of the others.
 
@@ -95,12 +95,12 @@ def lens(
         `Lens`, rows for each layer, sample and query.
 
     Raises:
-        ArgumentTypeError: codes `logits.model`, `logits.target` for what is no number of a logit, and `argument.type`.
+        ArgumentTypeError: codes `logits.model`, `logits.target` for a target that is not an index, and `argument.type`.
         ArgumentError: codes `logits.target`, for a number that there is not, or not one for each sample, and
             `argument.size`.
         SelectionError: code `logits.query`.
-        UnsupportedError: codes `lens.unembedding`, where no linear layer behind a norm makes the logits, and
-            `logits.stream`, where blocks do not follow each other up to that norm, as with norms behind the sum.
+        UnsupportedError: codes `lens.unembedding`, where no linear layer after a norm makes the logits, and
+            `logits.stream`, where blocks do not follow each other up to that norm, as with norms after the sum.
 
     Example:
         >>> import torch, clearhead as ch

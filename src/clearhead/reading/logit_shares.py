@@ -76,7 +76,7 @@ def logits_of(
     residual stream (direct logit attribution: Elhage et al., 2021,
     https://transformer-circuits.pub/2021/framework). Everything it rests on is read off the run and checked there: that
     each block adds its attention's output to the stream as it is, that the blocks follow each other, and that nothing
-    stands behind the unembedding. The model runs once, without gradients, in the mode that it is in.
+    follows the unembedding. The model runs once, without gradients, in the mode that it is in.
 
     Args:
         model: any PyTorch model that `watch` watches, of blocks, a last LayerNorm or RMSNorm, and an unembedding.
@@ -89,11 +89,11 @@ def logits_of(
         `LogitShares`, a row for each layer, head and query, and for each query one for the rest.
 
     Raises:
-        ArgumentTypeError: code `logits.model`, and `logits.target` for what is no number of a logit.
+        ArgumentTypeError: code `logits.model`, and `logits.target` for a target that is not an index.
         ArgumentError: code `logits.target`, for a number that there is not, or not one for each sample.
         SelectionError: code `logits.query`.
-        UnsupportedError: codes `logits.unembedding`, where the output is not that of a linear layer behind a norm,
-            as with a softcap; `logits.stream`, where heads do not add to one stream, as with a norm behind them;
+        UnsupportedError: codes `logits.unembedding`, where the output is not that of a linear layer after a norm,
+            as with a softcap; `logits.stream`, where heads do not add to one stream, as with a norm after them;
             `norms.projection`.
 
     Example:

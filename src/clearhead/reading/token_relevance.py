@@ -53,15 +53,15 @@ def relevance(
 
     Returns:
         (batch, tokens), or (batch, outputs, tokens) for several outputs; 0 or more. An output has 1 of its own
-        token, by the way past all layers; rows are not normalised.
+        token, by the residual path; rows are not normalised.
 
     Raises:
-        ArgumentTypeError: codes `relevance.type`, for what is no record of a watch, or no tensor, and
+        ArgumentTypeError: codes `relevance.type`, unless it is a record of a watch, or a tensor, and
             `retain_graph.type`.
         ArgumentError: code `relevance.target`, for a target that is not one real number, has no graph, or
             does not depend on what was seen.
         WatchError: codes `relevance.gradients`, for a watch without keep="gradients"; `relevance.graph`, where a
-            module ran without gradients, or in a way that has no context of its heads; `relevance.dropout`;
+            module ran without gradients, or by a path that has no context of its heads; `relevance.dropout`;
             `relevance.cross`, for cross-attention; `relevance.shape`, for layers that are not of the same tokens;
             `relevance.missing`, where a part of the model was not seen; `watch.written`, where the model wrote to
             query, key or value after the call.

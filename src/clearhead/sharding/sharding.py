@@ -51,7 +51,7 @@ class Sharding(Drawn):
         world: the number of ranks.
         rank: this one.
         group: the process group; None for a plan without processes.
-        how: the way to communicate, "gather", "ring" or "heads".
+        how: the method of communication, "gather", "ring" or "heads".
 
     Example:
         >>> import torch, clearhead as ch
@@ -133,6 +133,7 @@ class Sharding(Drawn):
 
         Raises:
             ShapeError: code `across.rows`, for another number of tokens, on every rank.
+            ArgumentError: code `across.group`, for a plan without processes.
             RankError: codes `across.rank`, `across.differ`, `across.lost`.
         """
 
@@ -314,7 +315,7 @@ def across(
         layout: "balanced" gives every rank as many visible pairs, within one hundredth or a token;
             "contiguous" runs of neighbours; "zigzag" a run from the beginning and one from the end
             (https://arxiv.org/abs/2407.21783). Or the positions of each rank, a tensor each.
-        how: the way to communicate. "gather": every rank gets all keys and values, in
+        how: the method of communication. "gather": every rank gets all keys and values, in
             portions of key heads. "ring": keys and values go round, a block at a time, so that no
             rank ever has all of them. "heads": tokens are changed for heads and back, so that every
             rank computes some heads of all tokens.

@@ -1,4 +1,4 @@
-"""Containment of non-finite values behind a mask: one function that wraps the run of a kernel."""
+"""Containment of non-finite values that a mask hides: one function that wraps the run of a kernel."""
 
 from collections.abc import Callable
 

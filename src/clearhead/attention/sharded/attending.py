@@ -1,4 +1,4 @@
-"""`attend` over tokens that ranks share: the call is agreed on, then run in one of three ways."""
+"""`attend` over tokens that ranks share: the call is agreed on, then run by one of three methods."""
 
 from types import ModuleType
 from typing import Unpack

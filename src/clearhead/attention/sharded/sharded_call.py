@@ -29,7 +29,7 @@ class ShardedCall:
 
     Attributes:
         problem: this rank's queries over all keys, with mask and bias of all queries. Its key and
-            value have the right sizes and no numbers.
+            value have the right sizes and no data.
         key, value: those of this rank, (batch, num_kv_heads, tokens of the rank, dim).
         of_queries, of_keys: the tokens of each rank.
         kernel: "auto", or the name of one.

@@ -50,7 +50,7 @@ class ShardedPlan(Plan):
 
     Attributes:
         way: "gather", "ring" or "heads".
-        ways: the costs of each.
+        ways: the costs of each method.
         pairs: the visible pairs that each rank computes, float64, (world,), over samples and heads
             that have masks of their own.
         rank: this one.
