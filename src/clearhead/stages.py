@@ -256,7 +256,7 @@ def infinite_sinks(sinks: Float[Tensor, "*heads"]) -> Bool[Tensor, "*heads"]:
 def all_finite(tensor: Tensor) -> bool:
     """Return True if every entry is finite, without another tensor of its size; it syncs the device.
 
-    A sum tells, unless it overflows.
+    The sum decides, unless it overflows.
 
     Example:
         >>> all_finite(torch.tensor([1.0, torch.inf]))
@@ -270,7 +270,7 @@ def all_finite(tensor: Tensor) -> bool:
 def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
     """Return True if no row of a query or key is not finite or could overflow, as `nonfinite_rows` decides; it syncs.
 
-    The length of all rows together tells, or of those of each part, unless it is too long.
+    The norm of all rows together, or of each part of the tensor, decides where it is small enough.
 
     Example:
         >>> rows_finite(torch.tensor([[1e18, 1.0]])), rows_finite(torch.tensor([[1e20, 1.0]]))

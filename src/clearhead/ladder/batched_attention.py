@@ -33,7 +33,7 @@ class BatchedAttention(DropoutProjections):
     ) -> Stages:
         """Return every stage between the tokens and their contexts, each with the batch axis of x.
 
-        Raise for an unfit mask.
+        Raises MaskError for a mask that does not fit, or the error of `dense` for a tensor that is not a mask.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).

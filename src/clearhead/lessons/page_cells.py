@@ -68,8 +68,6 @@ def begun(thing: object, lesson: int) -> None:
 
     A notebook calls it before cells that use the function.
 
-    Else nothing.
-
     Args:
         thing: the function or class of the lesson.
         lesson: its number.

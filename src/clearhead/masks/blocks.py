@@ -171,8 +171,6 @@ def _count(
 ) -> Tensor:
     """Return the pairs per block of a query and a key in one of its runs, int64, (rows, 1, query_blocks, kv_blocks).
 
-    Int64, (rows, 1, query_blocks, kv_blocks).
-
     Args:
         spans: the runs of each query.
         keys: bool, (rows, kv_len): only keys that are True count.

@@ -329,9 +329,7 @@ def check_mergeable(one: HasHeads, other: HasHeads) -> None:
 
 
 def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
-    """Return the mean of a statistic over the real queries of all calls, (num_heads,), float64, on the CPU.
-
-    0 without any.
+    """Return the mean of a statistic over the real queries of all calls, (num_heads,), float64, on the CPU; 0 for none.
 
     Args:
         name: "entropy", "distance", "max", "first" or "previous", as `Summary` has them.

@@ -90,8 +90,6 @@ class HeadResults(NoTensor, Drawn):
     def along(self, direction: Tensor) -> Tensor:
         """Return the dot product of each result with a direction, (batch, num_heads, query_len).
 
-        Its length is not divided out.
-
         Args:
             direction: (embed_dim,), or (batch, query_len, embed_dim) for another one in each place.
 

@@ -244,9 +244,6 @@ class HeadView:
         fewer than FEWEST_QUERIES, or the matrix is empty or on the meta device, all but the lengths is None. Of a
         summary everything is known but maps, which are None without `pooled`.
 
-        Where working every weight out would take more than `pairs`, some queries are looked at, evenly
-        spaced, whose weights are exact; where even a few would, none.
-
         Example:
             >>> query = key = torch.zeros(2, 9, 4)
             >>> glance = HeadView(ch.AttentionMatrix(query, key, mask=ch.causal())).glance(3)

@@ -235,7 +235,7 @@ class AttentionMatrix(WeightStatistics):
         return self.at(queries, keys[queries])
 
     def __matmul__(self, value: Tensor) -> Tensor:
-        """Return the context: weights times values, by a kernel that never forms the weights.
+        """Return the context: weights times values, by a kernel that never forms the weights, with gradients.
 
         Args:
             value: (batch, num_kv_heads or num_heads, kv_len, width), or (kv_len, width) for all
@@ -243,6 +243,9 @@ class AttentionMatrix(WeightStatistics):
 
         Returns:
             (batch, num_heads, query_len, width), or without the width for a value of one dimension.
+
+        Raises:
+            ArgumentTypeError, ShapeError, DtypeError, DeviceError: for a value that does not fit.
         """
         if isinstance(value, Tensor) and value.ndim == 1:
             return (self @ value[:, None])[..., 0]

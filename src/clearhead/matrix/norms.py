@@ -130,8 +130,7 @@ class Norms(NoTensor, Drawn):
     def top_k(self, k: int) -> TopK:
         """Return the k largest norms of each query with their keys, detached.
 
-        Shape and errors as of `AttentionMatrix.top_k`.
-        And their keys, detached, as `AttentionMatrix.top_k`.
+        Shapes and errors are those of `AttentionMatrix.top_k`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -157,12 +156,11 @@ class Norms(NoTensor, Drawn):
         return problem.restore(pooled.result)
 
     def shares(self) -> "AttentionMatrix":
-        """Return each row divided by its sum, as an attention matrix.
+        """Return each row divided by its sum, as an attention matrix: the share of each key in what a query receives.
 
-        Of all that a query receives, the share of each key.
         Statistics, roles, figures, pages and rollout are those of the shares: entropy is that of what is
-        taken, for instance. What a sink takes counts as nothing, and to gradients the norms are constants.
-        A query whose keys all have values of 0 takes nothing, and has its weights as shares.
+        received, for instance. What a sink takes counts as nothing, and to gradients the norms are constants.
+        A query whose keys all have values of 0 receives nothing, and has its weights as shares.
 
         Example:
             >>> import torch, clearhead as ch

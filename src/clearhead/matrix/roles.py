@@ -112,9 +112,8 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
 def evenness(matrix: AttentionMatrix) -> Tensor:
     """Return how even the weights of each head are: entropy / ln(number of visible keys), on average.
 
-    0 without a query.
-    The evenness of Pielou (1966). The average is over the real queries that see two keys or more, and in the shape of
-    `mean_weight`. What a sink parameter takes does not count.
+    The evenness of Pielou (1966). The average is over the real queries that see two keys or more, 0 without any, and in
+    the shape of `mean_weight`. What a sink parameter takes does not count.
 
     Example:
         >>> import torch, clearhead as ch

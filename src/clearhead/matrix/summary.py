@@ -190,8 +190,6 @@ class Summary:
 
         Fields that are sums over queries, `received` and `pooled`, are those of all ranks already.
 
-        What is a sum over queries is that of all ranks already.
-
         Args:
             across: the sharding of the queries of the matrix.
 

@@ -80,8 +80,8 @@ def _sweep_rounds(
 ) -> None:
     """Update every reduction with the weights over the keys of all ranks, one rank after another.
 
-    Every rank must call it.
-    A weight is its share of its block, times the share of the block, which the logsumexp over all keys gives.
+    Every rank must call it. A weight is its share of its block, times the share of the block, which the logsumexp over
+    all keys gives.
     """
     whole = rounds.logsumexp()
     if problem.sinks is not None:

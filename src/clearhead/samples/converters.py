@@ -250,7 +250,7 @@ def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
 def read_ctranslate2(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a `model.bin` by their names, aliases included; an alias shares the tensor.
 
-    Whatever the file says of its sizes is held to the bytes that it has.
+    The sizes in the file are checked against its bytes.
 
     Raises:
         FileError: code `samples.file`, for another format, a tensor of another size than its shape, or an end too soon.

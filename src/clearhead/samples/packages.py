@@ -75,7 +75,7 @@ class SamplePackage(NamedTuple):
     def weights(self) -> Path:
         """Return the folder in the package that transformers loads, or into which the weights are converted.
 
-        It may be missing.
+        The folder may be missing.
 
         Raises:
             MissingExtraError, ModelError: as `folder`.
