@@ -95,6 +95,7 @@ def _sweep_rounds(
         some = KeyBlock.of(places.to(problem.device), problem.kv_len)
 
         def tell(share: float) -> None:
+            """Report the share of this rank's keys that is done."""
             assert progress is not None
             progress((before + share * len(places)) / problem.kv_len)
 
@@ -148,6 +149,7 @@ def _sweep(
         make = _Buffers(problem).chunk if ordinary else _by_the_stages
 
         def use(unit: tuple[int, slice]) -> None:
+            """Sweep one sample and slice of key heads, and update the reductions."""
             sample, heads = unit
             key = stages.upcast(problem.key[sample, heads])
             # Worked out once for all heads, and for all samples if they are alike.
@@ -170,6 +172,7 @@ def _sweep(
     ]
 
     def tell(tokens: int) -> None:
+        """Report that the queries of a chunk are done."""
         nonlocal done
         done += tokens
         if progress is not None:

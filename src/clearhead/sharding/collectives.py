@@ -108,7 +108,7 @@ class GatherRows(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], group: Any, what: str) -> Tensor:
         """Return the rows of all ranks, in the order of the ranks; rank r has counts[r] of them.
 
-        `what` names the rows in errors.
+        `what` names the rows in errors. Raises RankError, code `across.lost`, if a rank is lost.
         """
         ctx.counts, ctx.group, ctx.what, ctx.dtype = counts, group, what, rows.dtype
         most = max(counts)
@@ -140,7 +140,10 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
-        """Return the sum of the tensors of all ranks, of the same shape and dtype; `what` names it in errors."""
+        """Return the sum of the tensors of all ranks, of the same shape and dtype; `what` names it in errors.
+
+        Raises RankError, code `across.lost`, if a rank is lost.
+        """
         ctx.group, ctx.what = group, what
         return _summed(tensor, group, what)
 
@@ -154,7 +157,10 @@ class SumOverRanks(torch.autograd.Function):
 
 
 def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:
-    """Return the sum of a tensor over the ranks, accumulated upcast, in the tensor's dtype; a new tensor."""
+    """Return the sum of a tensor over the ranks, accumulated upcast, in the tensor's dtype; a new tensor.
+
+    Raises RankError, code `across.lost`, if a rank is lost.
+    """
     # In the precision of sums.
     total = stages.upcast(tensor).clone(memory_format=torch.contiguous_format)
     with waiting_for(what, total):

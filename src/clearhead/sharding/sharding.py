@@ -138,6 +138,7 @@ class Sharding(Drawn):
         """
 
         def check() -> tuple[None, str]:
+            """Check the tokens of the tensor; return None and a text of its sizes, dtype and gradients."""
             self.check_rows(tensor, dim, self.count, f"rank {self.rank} has")
             sizes = list(tensor.shape)
             sizes[dim] = -1
@@ -183,7 +184,7 @@ class Sharding(Drawn):
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a random seed drawn on rank 0, equal on every rank; each rank advances its generator."""
+        """Return a random seed drawn on rank 0, equal on every rank; each advances its generator and must call it."""
         # Every rank draws, so that their generators stay in step.
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:

@@ -59,7 +59,7 @@ def head_portions(call: ShardedCall) -> list[slice]:
 def gather_keys(call: ShardedCall, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Return the keys and the values of all ranks for some key heads, (batch, heads, kv_len, dim).
 
-    They are in the order of the text, with gradients; every rank must call it.
+    They are in the order of the text, with gradients; every rank must call it. Raises RankError if a rank is lost.
     """
     both = torch.cat([key, value], dim=3)
     gathered = call.of_keys.gather_unchecked(both, 2, "keys and values")
