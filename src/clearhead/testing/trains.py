@@ -169,7 +169,10 @@ def assert_trains(
 
 
 class Answer(NamedTuple):
-    """The answer of a law: "clear", "found", "not judged" or "not asked", in words, and what was measured."""
+    """The answer of a law: `state` is "clear", "found", "not judged" or "not asked".
+
+    `words` is the sentence of the law, or the reason why it is not judged or asked; `measured` is "" unless found.
+    """
 
     code: str
     state: str
@@ -179,19 +182,19 @@ class Answer(NamedTuple):
 
 @cache
 def sentences() -> Mapping[str, Mapping[str, str]]:
-    """Return the sentences of training_laws.toml, by law."""
+    """Return the sentences of training_laws.toml, by code and then by kind: "held", "broken", "likely" (cached)."""
     file = resources.files("clearhead.testing.training").joinpath("training_laws.toml")
     return tomllib.loads(file.read_text("utf-8"))
 
 
 def _called(calls: ScriptCalls) -> None:
-    """Call the loss once, forward and backward."""
+    """Call the loss once, forward and backward, which fills the cache of `calls.base`; the gradients are dropped."""
     calls.base.loss.backward(retain_graph=True)
     calls.rehearsal.model.zero_grad()
 
 
 def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
-    """Return the answer of one law; if it raises, the error is the reason why it is not judged."""
+    """Return the answer of one law; if it raises, the error is the reason why it is not asked or not judged."""
     if code in skip:
         return Answer(code, "not asked", skip[code])
     measured, error = attempt(LAWS[code], calls)
@@ -208,7 +211,11 @@ def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
 
 
 def _entry(batch: Any, ids: str | None) -> str | None:
-    """Return the name of the batch's entry that is predicted; None for a batch that is the ids themselves."""
+    """Return the name of the batch's entry that is predicted; None for a batch that is the ids themselves.
+
+    It is `ids`, else a usual name, else the only tensor of integers with two axes. Raises ArgumentTypeError if the
+    batch is neither a tensor nor a mapping (or is a tensor, and `ids` is given), and ArgumentError if no entry fits.
+    """
     if isinstance(batch, Tensor) and ids is None:
         return None
     if not isinstance(batch, Mapping):
@@ -235,7 +242,11 @@ def _entry(batch: Any, ids: str | None) -> str | None:
 
 
 def _check_parts(parts: Mapping[str, Any]) -> None:
-    """Check the types of the parts of a script."""
+    """Check the types of the parts of a script.
+
+    Raises ArgumentTypeError, codes `trains.part`, `trains.function` and `trains.state`; ArgumentError, code
+    `trains.load`, if only one of save and load is given.
+    """
     for name, (kind, types) in TYPES.items():
         if not isinstance(parts[name], types):
             got = shown(type(parts[name]).__name__)
@@ -257,7 +268,10 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
 
 
 def _check_batch(script: Script) -> None:
-    """Check the entries of the batch that are declared."""
+    """Check that the ids are integers (batch, tokens), and that padding and documents are an id or a fitting entry.
+
+    Raises ArgumentError, codes `trains.ids`, `trains.entry` and `trains.shape`.
+    """
     check_bool("causal", script.causal)
     text = script.text
     if text.ndim != 2 or not is_whole(text) or not text.numel():
