@@ -145,7 +145,7 @@ def arithmetic(
 def _as_computed(
     rows: Mapping[str, list[float]], label: Sequence[str], formulas: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the formulas of the stages that the code changes, then its numbers from scores to weights, a line per key."""
+    """Yield the formulas of the stages that the code changes, then its numbers from scores to weights, by key."""
     names = [name for name in rows if name in formulas and name not in ("scores", "context")]
     yield "weights, as the code makes them"
     for name in names:
