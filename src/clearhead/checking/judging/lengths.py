@@ -32,7 +32,10 @@ def _verdict(wrong: Broken | None, tokens: int) -> Verdict:
 
 
 def length(e: Evidence) -> Verdict | None:
-    """Return a verdict on whether attention is the same at any length; None for a part or a known mistake."""
+    """Return a verdict on whether attention is the same at any length; None for a part or a known mistake.
+
+    Clear has the number of tokens that were tested, Unknown the reason that none was.
+    """
     if isinstance(e, HeadsEvidence):
         return _of_function(e)
     if isinstance(e, DecodingEvidence):
@@ -71,7 +74,10 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
 
 
 def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
-    """Return a verdict on parts of a text against the whole; None if the mask allows neither comparison."""
+    """Return a verdict on parts of a text against the whole: prefixes if causal, doubled texts if nothing is hidden.
+
+    None for another mask, and for padding that is not causal.
+    """
 
     def run(x: Tensor) -> Tensor:
         return e.batching(e.subject.fresh())(x)
@@ -99,7 +105,10 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
-    """Return Broken if tokens change no output after some place without a declared or shown window, else None."""
+    """Return Broken if a token changes only outputs up to some place, though no window is declared or seen; else None.
+
+    None if ALiBi is declared, or the code is not run in float64.
+    """
     if e.promised.local or e.contract.alibi_slopes is not None:
         return None
     far, tokens = lengths.reach(run, x * NARROW), x.shape[1]
@@ -121,7 +130,7 @@ def _costs(e: TokensEvidence) -> Costs:
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
-    """Return cases of the first ids of a text, which also run what comes before the embedding."""
+    """Return cases that compare the first ids of a text with all of them, calling the whole model."""
     generator = torch.Generator().manual_seed(e.seed)
     tokens = e.inputs[0].shape[-2]
     known = [

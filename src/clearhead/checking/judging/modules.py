@@ -40,7 +40,10 @@ def ignored(e: CrossEvidence) -> Verdict:
 
 
 def swapped(e: CrossEvidence) -> Verdict | None:
-    """Return Found if queries come from the context, and keys and values from x; else Clear."""
+    """Return Found if queries come from the context, and keys and values from x.
+
+    Clear otherwise, or at unequal lengths.
+    """
     by_x, by_context = e.dependencies
     if not e.alike:
         return Clear()
@@ -106,7 +109,10 @@ def padded_queries(e: PaddedEvidence) -> Verdict | None:
 
 
 def padding_nan(e: PaddedEvidence) -> Verdict | None:
-    """Return Found if a NaN in padding reaches real outputs despite nan_safe, else Clear or None."""
+    """Return Clear if a NaN in padding reaches no real output, Found if it does and nan_safe is declared; else None.
+
+    None as well if padding changes outputs anyway.
+    """
     if e.padding.alone >= 1e-5:
         return None
     if not e.padding_leaks:

@@ -20,7 +20,10 @@ DEVIATIONS = 6.0
 
 
 def dropout(e: Evidence) -> Claim | Verdict:
-    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict."""
+    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict.
+
+    Unknown if it was not measured, or no rate is declared and the modules have none or several.
+    """
     rate, seen = e.contract.dropout, e.training
     if rate is None and e.subject.module is not None:
         rates = {part.p for part in e.subject.module.modules() if isinstance(part, nn.Dropout)} - {
@@ -59,7 +62,10 @@ def dropout(e: Evidence) -> Claim | Verdict:
 
 
 def _unscaled(e: Evidence, rate: float) -> str | None:
-    """Return the way in which the scale or the rate of dropout is wrong, or None."""
+    """Return how the scale or the rate of dropout is wrong: "again", "unscaled", "otherwise" or "rate"; None if right.
+
+    None as well if the kept weights were not measured.
+    """
     seen = e.training
     if seen.whole:
         return "again"
@@ -122,7 +128,7 @@ def dead(e: Evidence) -> Verdict:
 
 
 def loose(e: Evidence) -> Verdict | None:
-    """Return a verdict on projections by tensors that are not parameters; None without a module."""
+    """Return Found if projections are tensors that are not parameters, else Clear; None for a function."""
     if e.subject.module is None:
         return None
     count = len(list(e.subject.module.parameters()))
@@ -155,7 +161,10 @@ def mask_plain(e: Evidence) -> Verdict | None:
 
 
 def fixed_length(e: TokensEvidence) -> Verdict:
-    """Return Found if fewer tokens are refused because a mask has one length, else Clear."""
+    """Return Found if every smaller number of tokens is refused and a saved mask has the length of the call.
+
+    Else Clear.
+    """
     refused = {tokens: words for tokens, words in e.lengths.items() if words not in ("", "NaN")}
     if e.subject.module is None or not refused or len(refused) < len(e.lengths):
         return Clear()
