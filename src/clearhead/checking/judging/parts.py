@@ -85,7 +85,7 @@ def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
 
 
 def _fits(edit: PartEdit, calls: list[PartCall]) -> bool:
-    """Return True if the edit gives the subject's results on every call, at least one of them wrong, and raises where it does."""
+    """Return True if the edit gives the results of all calls, raises where they do, and one result is wrong."""
     compared = False
     for call in calls:
         wrong, _ = attempt(edit.wrong, *call.inputs)
