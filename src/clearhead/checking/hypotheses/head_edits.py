@@ -26,7 +26,7 @@ from clearhead.checking.hypotheses.stage_edit import (
 
 
 def _taking(*which: int) -> Stage:
-    """Return a stage that replaces query, key and value by those at these indices."""
+    """Return an `arrange` stage that replaces query, key and value by those at these three indices."""
     return lambda query, key, value, at: tuple((query, key, value)[each] for each in which)
 
 
@@ -60,13 +60,13 @@ def _rolled(by: int) -> Callable[[Tensor], Tensor]:
 
 
 def _other_columns(x: Tensor) -> Tensor:
-    """Return x with heads of every num_heads-th column instead of adjacent ones."""
+    """Return (batch, heads, len, dim) whose heads are every num_heads-th column instead of adjacent ones."""
     flat = x.transpose(1, 2).flatten(2)
     return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
 
 
 def _viewed(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Return query, key and value, where the key's transpose is a reshape of the key to (dim, len)."""
+    """Return query, the key whose transpose is its reshape to (dim, len), and value."""
     return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).mT, value
 
 
@@ -201,7 +201,7 @@ def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tens
 
 
 def _mixed(pairs: Callable[[Tensor], Tensor], layout: str) -> Stage:
-    """Return a stage that rotates with angles in `layout`, and with `pairs` for the rotation of pairs by 90°."""
+    """Return a `rotate` stage with angles in `layout`, and `pairs` as the function that rotates pairs by 90°."""
 
     def one(x: Tensor, start: int, base: float) -> Tensor:
         rates = base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
@@ -263,9 +263,11 @@ def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tenso
     """Return query and key, all heads of each rotated as one vector."""
 
     def flat(x: Tensor) -> Tensor:
+        """Return (batch, heads, len, dim) as (batch, 1, len, heads · dim)."""
         return x.transpose(1, 2).flatten(2)[:, None]
 
     def apart(x: Tensor, like: Tensor) -> Tensor:
+        """Return (batch, 1, len, heads · dim) with the heads of `like`."""
         return x[:, 0].unflatten(-1, (like.shape[1], -1)).transpose(1, 2)
 
     one, other = right_rotate(flat(query), flat(key), at)
