@@ -71,7 +71,10 @@ class CrossEvidence(TokensEvidence):
         return call_error(self.given, self.settled.inputs, error)
 
     def fitted_context(self, subject: Subject) -> tuple[Tensor, ...]:
-        """Return x and the context, repeated and cut to the width that an instance was made for."""
+        """Return x and the context, repeated and cut to the d_context of an instance's arguments.
+
+        Unchanged without one.
+        """
         x, context = self.settled.inputs.values()
         args = subject.args or {}
         width = next((args[n] for n in args if size_of(n) == "d_context"), context.shape[-1])
@@ -79,7 +82,7 @@ class CrossEvidence(TokensEvidence):
 
     @property
     def alike(self) -> bool:
-        """True if x and context must have the same number of tokens."""
+        """True if x and context have the same number of tokens, because other numbers failed."""
         x, context = self.inputs
         return x.shape[-2] == context.shape[-2]
 
@@ -90,7 +93,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """Return x and the record of a second call, with other values and lengths; [] if it fails."""
+        """A list with x and the record of a second call, of other values and lengths; [] if it cannot be recorded."""
         lens = (7, 7) if self.alike else (7, 5)
         given = self._inputs(self.feed, lens, self.seed + 1)
         recorded = self.record(*given.values())

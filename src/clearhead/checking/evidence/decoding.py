@@ -18,7 +18,7 @@ from clearhead.errors import ArgumentTypeError, ModelError
 
 
 class TypedDecoder:
-    """A decoder that is handed tensors of one dtype."""
+    """A decoder whose inputs are cast to one dtype, and whose outputs are float64 without gradient."""
 
     def __init__(self, run: Any, dtype: torch.dtype) -> None:
         self.run, self.dtype = run, dtype
@@ -40,14 +40,14 @@ class TypedDecoder:
 
 @dataclass(frozen=True)
 class Wrong:
-    """The first schedule whose outputs are not full(x).
+    """The first schedule whose outputs differ from full(x).
 
     Attributes:
         name: the schedule.
         shapes: of its outputs, and of full(x).
-        gap: the largest difference.
-        first: the first token that differs.
-        moves: the dependencies of the steps.
+        gap: the largest difference; 0 if the shapes differ.
+        first: the first token that differs; 0 if the shapes differ.
+        moves: bool (tokens, tokens), the dependencies of the steps.
     """
 
     name: str
@@ -175,7 +175,10 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def stale(self) -> Broken | None:
-        """Return what one run leaves for another: after a reset, in full(x), or in another object."""
+        """The first case in which a run affects another: after a reset, in full(x), or in another object.
+
+        None if none does. None too if the object cannot be copied.
+        """
         if not self.subject.copied:
             return None
         return (
@@ -241,7 +244,10 @@ def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
 
 
 def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j."""
+    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j.
+
+    Tokens are changed in all samples, by noise of the generator.
+    """
     still = run(x)
     moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
     for token in range(x.shape[1]):

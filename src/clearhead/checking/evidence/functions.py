@@ -328,8 +328,9 @@ def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class EmptyRows:
-    """Queries that see nothing: what they give, how many rows there are, and the gradients that are not finite.
+    """Measurements of queries that see nothing: `gives` is "zero", "uniform", "NaN" or "something else".
 
+    `rows` counts them, `first` are values of one, `gradients` names inputs with gradients that are not finite;
     `refused` is True if the call fails.
     """
 

@@ -24,7 +24,10 @@ class Gradient(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """All that were measured; `why` not, or `raised`, what the backward pass raised."""
+    """The gradient of each tensor.
+
+    `why` it was not (fully) measured, or "", and the error of the backward pass, or "".
+    """
 
     each: tuple[Gradient, ...] = ()
     why: str = ""
@@ -36,7 +39,10 @@ class Gradients(NamedTuple):
 
 
 def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
-    """Return the gradients of the floating-point inputs and the parameters, compared with finite differences."""
+    """Return the gradients of the floating-point inputs and the parameters, compared with finite differences.
+
+    Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored.
+    """
     given = {
         name: each.to(subject.dtype, copy=True).requires_grad_()
         if each.is_floating_point()
@@ -76,12 +82,14 @@ def _measured(
     tensors = [leaf for _, leaf in leaves]
 
     def by_autograd(output: Tensor) -> Sequence[Tensor | None]:
+        """Return the gradient of each tensor by autograd; None for one that the output does not depend on."""
         if not output.requires_grad:
             return (None,) * len(tensors)
         total = (output.double() * weight).sum()
         return torch.autograd.grad(total, tensors, allow_unused=True)
 
     def along(leaf: Tensor, direction: Tensor, step: float) -> float:
+        """Return the central difference of the output along a direction of a leaf; the leaf is restored."""
         sums = []
         with torch.no_grad():
             kept = leaf.clone()
@@ -92,7 +100,10 @@ def _measured(
         return (sums[0] - sums[1]) / (2 * step)
 
     def beside(index: int, found: Gradient) -> Gradient:
-        """The same at a place nearby: at a kink itself, as where a ReLU gets 0, there is no one gradient."""
+        """Return the gradient at a nearby point if that is right, else the one given.
+
+        At a kink itself, as where a ReLU gets 0, there is no unique gradient.
+        """
         leaf = tensors[index]
         kept = leaf.detach().clone()
         with torch.no_grad():

@@ -54,7 +54,10 @@ class Group:
 def grouped(
     observed: Sequence[ObservedAttention], sources: Sequence[Provenance | None], batch: int
 ) -> tuple[Group, ...]:
-    """Return the attentions grouped by layer: heads of the same tokens and sizes, and chunks of queries."""
+    """Return the attentions grouped by layer: heads of the same tokens and sizes, and chunks of queries.
+
+    An attention whose columns are tokens (`linear`) is left out; one of unknown tokens is a group of its own.
+    """
     found: list[list[list[int]]] = []
     for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
         if source is not None and source.linear:
@@ -112,7 +115,7 @@ def _continues(
     chunks: Sequence[int],
     index: int,
 ) -> bool:
-    """True if an attention has the keys and values of these chunks, or the first of them, and other queries."""
+    """Return True if an attention has the keys and values of these chunks, or the first of them, and later queries."""
     one, each, source = observed[chunks[0]], observed[index], sources[index]
     same = min(one.key.shape[-2], each.key.shape[-2])
     if len(one.stages) != len(each.stages) or one.gains != each.gains or source is None:

@@ -14,14 +14,17 @@ from clearhead.checking.thresholds import LOST, LOST_FACTOR
 
 
 class Halved(NamedTuple):
-    """The result of a call in a dtype: its largest error, that of the plain computation, or why not."""
+    """The result of a call in a dtype.
+
+    Its relative error, that of the plain computation, or the error that it raised.
+    """
 
     error: float
     plain: float
     refused: str | None = None
 
     def fails(self, dtype: torch.dtype) -> bool:
-        """True if it is refused, or loses more than the plain computation does."""
+        """Return True if it was refused, or loses clearly more than the plain computation does."""
         return self.refused is not None or self.error > max(LOST[dtype], LOST_FACTOR * self.plain)
 
 

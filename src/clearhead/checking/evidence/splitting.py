@@ -25,16 +25,15 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class Splitting:
-    """The tokens that the rows of one group of heads are made of.
+    """The tokens that the rows of one group of heads come from.
 
     Attributes:
-        split: which of query, key and value have rows of several tokens.
+        split: the names of query, key and value that have rows of several tokens.
         across: each block is of one token, whose heads attend to each other.
         sliced: each head is projected from some columns of x only.
-        merged: True if each row of the merged contexts is of one token, False if of several; None if it
-            was not seen.
-        changed: operations without parameters between the contexts and their projection.
-        num_heads: the number of heads, where that is known.
+        merged: True if each row of the merged contexts is of one token, False if of several; None if it was not seen.
+        changed: the names of operations without parameters between the contexts and their projection.
+        num_heads: the number of heads; None if unknown.
     """
 
     split: tuple[str, ...]
@@ -68,7 +67,7 @@ def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
 
 
 def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
-    """Return the operations on the contexts; the squares that a norm sums are not projected, and not among them."""
+    """Return the names of the operations on the contexts, without moves, and without the squares that a norm sums."""
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
     aside = taken - {step.source for step in recorded.steps}
     contexts = torch.tensor([each.layout.context.index for each in group])
@@ -83,7 +82,7 @@ def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[st
 
 
 def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
-    """True if the query is projected from some columns of an input only."""
+    """Return True if the query is projected from some columns of an input only."""
     node = root_node(recorded, each, 0)
     if node is None or node.kind != "linear":
         return False

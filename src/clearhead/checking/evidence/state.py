@@ -28,12 +28,12 @@ class State:
     """The state of a module.
 
     Attributes:
-        trained: masks that are parameters, with their shapes.
-        saved: masks among the saved buffers.
-        plain: masks that are plain attributes, and stay behind when the module moves.
-        shared: lists of modules that hold the same one several times.
-        loose: a projection is made by a tensor that is no parameter.
-        read: numbers that its code reads from the module around it, by name.
+        trained: the names of masks that are parameters, with their shapes.
+        saved: the names of masks among the saved buffers.
+        plain: the names of masks that are plain attributes, and stay behind when the module moves.
+        shared: the names of lists of modules that hold the same one several times.
+        loose: True if x is projected by a tensor that is no parameter.
+        read: the numbers that its code reads from the module around it, by name.
         built: those that its constructor reads.
     """
 
@@ -74,15 +74,17 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
 
 
 def unfilled(subject: Subject) -> tuple[str, ...]:
-    """Return the parameters that nobody filled: NaN, infinity, or the sizes of memory that was not written to.
+    """Return the names of the parameters that nobody filled.
 
-    With them come rows of NaN that a module keeps: a table of them is a mask that went wrong.
+    NaN, infinity, or the sizes of memory that was not written to. Masks are left out. Vectors with NaN that a module
+    stores in buffers or attributes are included.
     """
     named = subject.parameters()
     for part in subject.parts() if not named else ():
         named |= dict(part.named_parameters())
 
     def drawn(parameter: Tensor) -> bool:
+        """Return True if the numbers of a parameter look initialised."""
         numbers = parameter.detach().abs()
         some = numbers.flatten()[:: max(1, numbers.numel() // 1000)]
         some = some[some != 0]
@@ -126,7 +128,7 @@ def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str
 def with_zeros_drawn(subject: Subject) -> Subject:
     """Return a copy with small random numbers instead of parameters that are 0 throughout.
 
-    Gates and output projections often begin as zeros.
+    The subject if it has no copy. Gates and output projections often begin as zeros.
     """
     found = subject.spare()
     generator = torch.Generator().manual_seed(subject.seed)
@@ -138,7 +140,7 @@ def with_zeros_drawn(subject: Subject) -> Subject:
 
 
 def _moved(module: nn.Module, name: str) -> bool:
-    """True if the code that reads a tensor also brings tensors to a device."""
+    """Return True if a method that reads the named tensor also moves tensors to a device."""
     owner, _, attribute = name.rpartition(".")
     part = module.get_submodule(owner)
     for kind in type(part).__mro__:
@@ -248,13 +250,15 @@ def with_number(subject: Subject, name: str, value: int) -> Subject:
 def felt_numbers(
     subject: Subject, state: State, inputs: tuple[Tensor, ...], *, constants: bool
 ) -> dict[str, float]:
-    """Return the numbers of the module around the code that change the output when they change.
+    """Return the whole numbers above 1 around the code that change the output when tripled, by name.
+
+    Each is changed for a copy. A change that raises is left out: the number is a size.
 
     Args:
-        subject: what is called.
+        subject: the attention.
         state: its state.
         inputs: of the call.
-        constants: True to include names in capitals.
+        constants: True to include names in capitals, which otherwise count only if they are sizes among the arguments.
     """
     found: dict[str, float] = {}
     still = subject(*inputs).detach()

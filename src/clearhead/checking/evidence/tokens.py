@@ -74,7 +74,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def leaks(self) -> list[int] | None:
-        """Return outputs that a NaN in the last token reaches without a dependency; None if all depend on it."""
+        """The outputs that a NaN in the last token reaches, though they do not depend on it.
+
+        None if all depend on it.
+        """
         measured, x = self.dependency, self.batched(self.inputs[0])
         token = x.shape[1] - 1
         blind = ~measured.moves[:, token] & ~measured.broken

@@ -22,16 +22,16 @@ class Training:
     """Measurements of a few calls in training mode.
 
     Attributes:
-        why: why nothing can be said of it, a reason of the catalogue, or "".
+        why: a key of the catalogue if nothing was measured, else "".
         finite: no draw holds NaN.
         varies: draws differ from each other, or from eval mode.
         repeats: something is dropped, and every draw is the same.
-        places: where random numbers met the computation: "scores", "weights", "context", "value",
-            "query", "output" or "input".
-        kept: what survivors of the weights are multiplied by; None where that was not seen.
-        share: how many of them were dropped; None where a kernel drops them inside.
-        count: of how many.
-        whole: the weights add up to one again though some are dropped.
+        places: where random numbers met the computation: "scores", "weights", "context", "value", "query", "output" or
+            "input".
+        kept: the factor of the weights that are not dropped; None if it was not seen, or is not one number.
+        share: the share of dropped weights; None if a kernel drops them inside.
+        count: the number of weights that could be dropped.
+        whole: the weights sum to one again though some are dropped.
     """
 
     why: str = ""

@@ -65,10 +65,7 @@ Family = Callable[[Any, Any], Iterator[str | list[TextChange]]]
 
 
 class Edits:
-    """The edits of a program, each new text once.
-
-    Those from the solution come first, then those of the likely `lines`.
-    """
+    """The edits of a program, each new text once; those from the solution come first, then those of likely lines."""
 
     def __init__(self, program: Program, solution: ast.Module, lines: Sequence[int] = ()) -> None:
         assert program.tree is not None
@@ -142,10 +139,7 @@ class Edits:
                         yield [TextChange(*self.span(each), new) for each in same], node
 
     def told(self, changes: Sequence[TextChange], node: Any, text: str) -> SourceEdit:
-        """Return the edit of some changes of a node, `text` after them.
-
-        A short one is shown with the code around it.
-        """
+        """Return the edit of some changes of a node, `text` after them; a short one is shown with code around it."""
         program, first = self.program.edited(text), min(changes)
         put = [each for each in changes if each.start == each.end]
         if put:
@@ -373,10 +367,7 @@ def _is_plain(node: ast.AST) -> bool:
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:
-    """Return the child expressions of a node, for a method call the owner instead of the function.
-
-    No modules or self.
-    """
+    """Return the child expressions of a node, for a method call the owner instead of the function; no modules."""
     parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
     if isinstance(node, ast.Call):
         parts[:1] = [node.func.value] if isinstance(node.func, ast.Attribute) else []
