@@ -32,9 +32,9 @@ DECLARED = {
 
 
 def required(evidence: Evidence) -> tuple[str, ...]:
-    """Return the topics that must be verified for this evidence to be right.
+    """Return the topics that must be verified for this evidence to be right, each once.
 
-    Always, by what is declared, and by its kind. No topic is repeated.
+    These are fixed topics of its kind, and those of the fields that are declared.
     """
     always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
     found = [topic for topics in always for topic in topics]

@@ -64,7 +64,7 @@ class Captured(nn.Module):
             each.transpose(0, 1) if self.first and each.ndim == 3 else each for each in found
         )
 
-    def forward(self, *tensors: Tensor) -> Any:
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """Call the module with other tokens, batch first, and return (output, the rest of what it returned)."""
         x = tensors[0]
         made = {name: self._fitted(each, x) for name, each in self.arguments.items()}

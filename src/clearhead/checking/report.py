@@ -26,6 +26,12 @@ class Finding:
 
     `place` is file and line of the operation that it is about, None if unknown; `read` is the lesson to read again, ""
     outside of lessons; `also` are other codes that fit the measurement.
+
+    Example:
+        >>> def unscaled(query, key, value):
+        ...     return torch.softmax(query @ key.mT, dim=-1) @ value
+        >>> ch.check(unscaled, takes="qkv").findings[0].code
+        'scale.missing'
     """
 
     code: str

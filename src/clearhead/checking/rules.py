@@ -90,6 +90,7 @@ def _of_account(topic: str) -> Question:
     """Return the question for one topic of the account of an attention: its claim, else Clear, Unknown or None."""
 
     def question(evidence: Evidence) -> Claim | Verdict | None:
+        """Return the claim on the topic, Clear, Unknown, or None if the account does not mention it."""
         found = account(evidence)
         claim = next((each for each in found.claims if each.topic == topic), None)
         if claim is not None:

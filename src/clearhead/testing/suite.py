@@ -46,7 +46,7 @@ def conformance(
     head_dims: Sequence[int] = HEAD_DIMS,
     seed: int | None = None,
 ) -> list[ConformanceCase]:
-    """The cases that an attention has to pass, for `pytest.mark.parametrize`.
+    """Return the cases that an attention has to pass, for `pytest.mark.parametrize`.
 
     The attention is called as fn(query, key, value), each (batch, num_heads, len, dim), with a
     keyword for each feature that the case asks for, and none else. It gives the context, (batch,
@@ -87,7 +87,7 @@ def conformance(
     by ten times) what the definition itself loses in the same dtype, and by rounding.
 
     Args:
-        fn: what is tested, a function or a module.
+        fn: the attention, a function or a module.
         features: names from the table.
         dtypes: all cases run in the first one; in the others each feature once.
         device: where the tensors are; the definition is computed on the CPU.

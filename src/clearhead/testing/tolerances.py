@@ -63,7 +63,7 @@ def assert_no_worse(
             ≤ factor · max|plain − reference64| + 2 · eps · max(1, max|reference64|)
 
     Args:
-        actual: what is tested, any shape.
+        actual: the tested result, any shape.
         reference64: the truth, float64, of the same shape.
         plain: the plain computation in the dtype of `actual`, of the same shape.
         factor: the multiple of the error of `plain` that is allowed.

@@ -145,7 +145,7 @@ def assert_trains(
         loss: as for `check_training`.
         optimizer: as for `check_training`.
         batch: as for `check_training`.
-        allow_unverified: let pass what is not judged; a broken law fails all the same.
+        allow_unverified: do not fail for a law that is not judged; a broken one fails all the same.
         declared: as for `check_training`.
 
     Raises:

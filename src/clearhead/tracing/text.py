@@ -42,7 +42,12 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Return the number to four decimal places; −∞ as a sign, +∞ and NaN as "inf" and "nan"."""
+    """Return the number to four decimal places; −∞ as a sign, +∞ and NaN as "inf" and "nan".
+
+    Example:
+        >>> number(-0.5), number(float("-inf"))
+        ('−0.5000', '−∞')
+    """
     if value == -math.inf:
         return "−∞"
     return f"{value:.4f}".replace("-", "−") if math.isfinite(value) else str(value)

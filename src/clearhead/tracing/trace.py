@@ -161,7 +161,7 @@ class Trace(Mapping[str, Tensor]):
         It shows them from left to right, and of the number under the pointer how it came about.
 
         Args:
-            path: the file; whatever was there is replaced.
+            path: the file; an existing one is replaced.
             sample: only this row of the batch; None for all, to choose from.
             head: only this query head; None for all.
 
@@ -237,7 +237,7 @@ class Trace(Mapping[str, Tensor]):
     ) -> Any:
         r"""Draw the stages from left to right with matplotlib, and return the axes; small stages show their numbers.
 
-        Weights are on a scale from 0, all else on one with 0 in the middle; what is hidden is white.
+        Weights are on a scale from 0, all else on one with 0 in the middle; hidden pairs are white.
 
         Args:
             stages: only these, in this order; None is all that are not a mere repetition.

@@ -44,7 +44,7 @@ def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, 
 
 
 class Strided(NamedTuple):
-    """The largest difference on views of the same numbers, the error of a refused view, and that on overlapping ones."""
+    """The largest difference on views of the same numbers, the error of a refused one, and that on overlapping ones."""
 
     gap: float
     refused: str | None = None

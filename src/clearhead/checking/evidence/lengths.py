@@ -146,6 +146,7 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
     """
 
     def last(token: int) -> int:
+        """Return the last output that changes with a token; -1 if none does or a call fails."""
         changed = x.clone()
         changed[:, token] = -changed[:, token]
         moved = called(run, (changed,))

@@ -210,9 +210,9 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def layers(self) -> tuple[Explanation | None, ...]:
-        """Return the explanation of each group's layer, from its projections to the reader of its contexts.
+        """The explanation of each group's layer, from its projections to the reader of its contexts.
 
-        None for a group of which one of these was not seen.
+        None for a group whose projections or reader were not found.
         """
         return tuple(map(self._layer, range(len(self.groups))))
 
@@ -255,7 +255,10 @@ class TokensEvidence(FedEvidence):
         return None
 
     def layer_sides(self, index: int, recorded: Recorded) -> list[Sides]:
-        """Return the sides of the layer of a group of heads in one call, in each way that its projections allow."""
+        """Return the sides of the layer of a group in one call, once for each order that its projections allow.
+
+        [] if unknown.
+        """
         same = [recorded.attentions[each] for each in self.groups[index].indices]
         batch = 1 if self.feed.plain else recorded.output.shape[0]
         return list(sides_by_tags(recorded, same, batch))
@@ -284,6 +287,10 @@ class TokensEvidence(FedEvidence):
         trials: tuple[Trial, ...] = ()
 
         def table(contract: Contract) -> list[StageEdit]:
+            """Return the edits of a layer under a contract.
+
+            All if `whole`, else those about heads, laws and rotation.
+            """
             found = edits(contract, given=False, masked=whole)
             return [
                 *(

@@ -74,9 +74,10 @@ def right_group(tensor: Tensor, at: Setting) -> Tensor:
 
 
 def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
-    """Return a tensor (…, len, dim) with rotary positions start, start + 1, … (https://arxiv.org/abs/2104.09864).
+    """Return a tensor (…, len, dim) with rotary positions start, start + 1, …
 
-    `layout` is "half" or "interleaved"; an odd last column stays. Angles are in float64.
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. `layout` is "half" or "interleaved"; an odd last column stays.
+    Angles are in float64.
     """
     width = tensor.shape[-1] // 2 * 2
     rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)

@@ -76,6 +76,7 @@ def _prepared(*order: str) -> Stage:
     """Return a `prepare` stage that applies these steps to the scores in this order; a step not declared is a no-op."""
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+        """Return the raw scores after all steps."""
         bias, cap = declared_bias(at), at.contract.softcap or 1.0
         steps: dict[str, Callable[[Tensor], Tensor]] = {
             "scale": lambda x: x * scale,

@@ -40,12 +40,12 @@ class StageEdit:
         return replace(recipe, **self.changes)
 
 
-def causal(contract: Contract) -> Any:
-    """Return a true value if the contract declares causal=True."""
+def causal(contract: Contract) -> bool | None:
+    """Return `contract.causal`: True if causality is declared."""
     return contract.causal
 
 
-def windowed(contract: Contract) -> Any:
+def windowed(contract: Contract) -> bool:
     """Return True if a window is declared."""
     return contract.window is not None
 

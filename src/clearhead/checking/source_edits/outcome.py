@@ -59,7 +59,7 @@ def doubles() -> Iterator[None]:
 def first_mistake(
     thing: Any, row: LessonRow, promised: Mapping[str, Any], args: Mapping[str, Any] | None
 ) -> Mistake | None:
-    """Return the first thing that is not as the lesson asks, or None if all is right.
+    """Return the first difference from what the lesson asks, or None if all is right.
 
     An error of the code is a mistake too. An instance is copied; of several meanings of the names, the best one counts.
 
@@ -145,7 +145,7 @@ def _asked(
     args: Mapping[str, Any] | None,
     way: int,
 ) -> Iterator[Mistake | None]:
-    """Yield None for each thing that is right, and a mistake for each that is not, in the order of the report.
+    """Yield None for each check that passes, and a mistake for each that does not, in the order of the report.
 
     `way` is the index in `layers_of`. The parameters of `made` are changed in place.
     """
@@ -272,7 +272,7 @@ def _by_rows(kept: Tensor, some: Tensor) -> bool:
 
 
 def asked_of(row: LessonRow) -> tuple[str, ...]:
-    """Return in words what is asked of a program of a lesson."""
+    """Return in words what a lesson checks of a program."""
     if row.is_part and row.takes != "x":
         return ("numbers",)
     if row.made:
