@@ -201,7 +201,10 @@ def _graded(
     sizes: Mapping[str, int] | None,
     seed: int,
 ) -> Report:
-    """Return the report of a subject in a lesson: on unwritten functions, else on the graded code."""
+    """Return the report of a subject in a lesson: on unwritten functions, if there are any, else on the graded code.
+
+    Raises ArgumentTypeError or ModelError if the subject is not what the lesson grades.
+    """
 
     def core(thing: Any, promised: Mapping[str, Any]) -> Report:
         """Return the plain report of `check` on a candidate, with these declarations."""
@@ -233,10 +236,11 @@ def _reported(
     *,
     tables: bool = False,
 ) -> Report:
-    """Return the report under one calling convention.
+    """Return the report under one calling convention; with a declared `world` the report on ranks.
 
     Raises ModelError if the subject cannot be made or called, and, code `check.part`, for a function of x that
-    multiplies no inputs with each other. `tables`: a function takes matrices without batch and heads.
+    multiplies no inputs with each other. With `tables` functions of "qkv" and of parts get matrices without batch and
+    heads.
     """
     found = prepare(subject, how, args, promised, seed)
 

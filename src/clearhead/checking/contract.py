@@ -133,7 +133,7 @@ class Contract:
                 )
 
     def _check_documents(self) -> None:
-        """Raise ArgumentTypeError or ShapeError unless None, callable or (tokens,), whose length sizes stores."""
+        """Raise ArgumentTypeError or ShapeError unless None, callable or (tokens,); add their number to `sizes`."""
         if self.documents is None or callable(self.documents):
             return
         if not isinstance(self.documents, Tensor):
@@ -186,7 +186,7 @@ class Contract:
             )
 
     def _check_choices(self) -> None:
-        """Raise ArgumentError if empty_row, padded_queries or dtypes has a value that is not supported."""
+        """Raise ArgumentError if empty_row or padded_queries is unknown, or dtypes is no tuple of floating dtypes."""
         if self.empty_row is not None and self.empty_row not in EMPTY_ROWS:
             raise ArgumentError(
                 "empty-row.value",

@@ -115,7 +115,11 @@ def _kind(found: Any) -> str:
 
 
 def _found_in(file: str, row: LessonRow) -> Any:
-    """Return the object in a file that a lesson grades; raise ModelError if there is none, or more than one."""
+    """Import a file, and return the object in it that a lesson grades.
+
+    Names of the lesson come first, then any; a function that a class of the file calls does not count. Raises
+    ModelError if there is none, or more than one.
+    """
     module = imported(file)
     own = defined(module)
     mine = [name for name in row.names if name in own] or own

@@ -220,7 +220,10 @@ def of_own_call(
 
 
 def _joined(name: str, reports: Mapping[str, Report]) -> Report:
-    """Return one report of several attentions: equal findings and remarks appear once, with their names."""
+    """Return one report of several attentions.
+
+    Equal findings and remarks appear once, with the names of the attentions. Sizes and place are those of the first.
+    """
 
     def said(texts: Callable[[Report], Sequence[str]]) -> tuple[str, ...]:
         """Return the remarks of all reports, each once, with the names of those that have it unless all do."""

@@ -107,7 +107,7 @@ class Report(Drawn):
 
     @property
     def summary(self) -> str:
-        """The outcome in words."""
+        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun"."""
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
         if self.unwritten:

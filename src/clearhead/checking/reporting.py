@@ -142,7 +142,10 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
 
 
 def _finding(code: str, found: Found, follows: str | None) -> Finding:
-    """Return a mistake as a finding in words; without a likely cause if it follows from another code."""
+    """Return a mistake as a finding in words, without a place.
+
+    Other codes that were measured the same are named in the sentence. No likely cause if it follows from another code.
+    """
     sentence = words.sentence(code, found.way, found.values)
     others = [words.sentence(*each) for each in found.also if each[1]]
     others = [each for each in dict.fromkeys(others) if each != sentence]

@@ -165,7 +165,7 @@ class Recorder(Operations):
         outputs: list[Tensor],
         before: Tensor | None,
     ) -> None:
-        """Write the tags of an operation's outputs, made from those of its inputs; add nodes, steps and drops."""
+        """Write an output's tags into its shadow, made from those of the inputs; add nodes, steps and drops."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -248,7 +248,7 @@ class Recorder(Operations):
     def _moved(
         self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> Tags | None:
-        """Return the tags of an operation's output; None if its numbers are new ones, as those of a sum or a sort."""
+        """Return the output's tags without writing them; None if its numbers are new, as those of a sum or a sort."""
         nothing = Tags(*(torch.zeros(output.shape, dtype=dtype) for dtype in CHANNELS))
         if name in ("copy_", "fill_", "zero_"):
             source = self.tags(args[1]) if isinstance(args[-1], Tensor) else None
@@ -320,7 +320,7 @@ class Recorder(Operations):
     def _multiply(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> None:
-        """Add a node for a product or fused attention call, and a step for the sum of addmm and baddbmm."""
+        """Add a node: fused, linear if one side has no tags, else product; for addmm and baddbmm also a step."""
         if name.startswith(FUSED):
             names = ("dropout_p", "is_causal")
             options = dict(zip(names, args[3:], strict=False)) | kwargs

@@ -136,8 +136,8 @@ def in_chunks(
 ) -> Any:
     """Return the result of a function run on causal queries in chunks, concatenated.
 
-    The chunks have 1, 3, 1 and the remaining queries. Each chunk gets the keys up to its last query. The result is the
-    context, or (context, logsumexp) if the function returns a pair.
+    The chunks have 1, 3, 1 and the remaining queries. Each chunk gets the keys, and the part of bias and mask, up to
+    its last query. The result is the context, or (context, logsumexp) if the function returns a pair.
     """
     whole = tensors["query"].shape[-2]
     ends = [1, 4, 5, whole]

@@ -194,7 +194,11 @@ def _called(calls: ScriptCalls) -> None:
 
 
 def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
-    """Return the answer of one law; if it raises, the error is the reason why it is not asked or not judged."""
+    """Return the answer of one law: "not asked" with the reason if it is in `skip` or raises NotAskedError.
+
+    Any other error makes it "not judged". It is "clear" if nothing was measured, else "found"; of a list of names four
+    are shown.
+    """
     if code in skip:
         return Answer(code, "not asked", skip[code])
     measured, error = attempt(LAWS[code], calls)

@@ -337,7 +337,7 @@ def _copied(code: Any) -> tuple[Any, dict[int, str], list[int]]:
 
 
 def _unread(recorder: Recorder, lines: Lines) -> str:
-    """Return the reason why no attention was found, with the line of the first product of two inputs, if any."""
+    """Return the reason why no attention was found: no product of two inputs, or the line of the first such product."""
     products = [node for node in recorder.nodes if node.kind in ("product", "fused")]
     if not products:
         return (

@@ -54,7 +54,10 @@ class Attempt:
 
 
 def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
-    """Return the sizes of the calls to make, the most telling first, with the declared heads, widths and lengths."""
+    """Return the sizes of six calls, the most telling first: "main", "other", "rectangular", "value", "long", "one".
+
+    Declared heads, widths and the greatest length replace those of the plan; `head_dim` comes first.
+    """
     num_heads, num_kv_heads = contract.heads()
     head_dim = head_dim or contract.sizes.get("head_dim")
     value_dim = contract.sizes.get("value_head_dim")

@@ -46,7 +46,10 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """Return the first call that works, of (5, 7) or (7, 7) tokens; one with the error if none does."""
+        """The first call that works, of (5, 7) or (7, 7) tokens, with or without a batch, in float64 or float32.
+
+        With the first error, and no output, if none works.
+        """
         fed, first = self._feed, None
         given = self._inputs(fed, (5, 7), self.seed)
         # Sides that are swapped in part fit each other only where the lengths are equal.

@@ -143,7 +143,10 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def wrong(self) -> Wrong | None:
-        """Return the first schedule whose outputs differ from full(x); None if none does."""
+        """The first schedule whose outputs differ from full(x).
+
+        None if none does. Schedules that raise are left out.
+        """
         whole, x = self.output, self.inputs[0]
         tensors = {n: each for n, each in self.outputs.items() if isinstance(each, Tensor)}
         name = next((n for n, each in tensors.items() if gap_of(each, whole) > self._close), None)

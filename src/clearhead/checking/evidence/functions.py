@@ -57,7 +57,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _first(self) -> tuple[Subject, Attempt]:
-        """Return the subject in the precision and axes that work, and its main call; a failed one if none do."""
+        """The subject in the first dtype, value width or number of axes that works, and its main call, or a failure."""
         plan, seed = self.plan[0], self.seed
         tries = [(self.given, plan), (self.given.within(torch.float32), plan)]
         if plan.value_head_dim != plan.head_dim:
@@ -194,7 +194,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def fitted_dim(self) -> int | None:
-        """Return the undeclared head_dim that an instance was made for, if it is right only there, else None."""
+        """The undeclared head_dim that an instance was made for; None if it shows none, or is wrong there too."""
         if not any(each.code == "scale.wrong" for each in self.explained.script) and (
             self.explained.known or self.slope is None
         ):
@@ -259,7 +259,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def leaks(self) -> tuple[str, ...] | None:
-        """Return the sides, key or value, that leak a hidden NaN; None if none is hidden or the merge is wrong."""
+        """The sides, "key" or "value", that leak a hidden NaN; None if no key is hidden, or the merge is wrong."""
         at = self.trials[0].under(self.explained.contract).setting
         seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
         hidden = (~seen).any(-2).all(1).all(0).nonzero()
@@ -294,7 +294,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
-        """Return (dtype, "usual" or "large" scores, errors) of declared dtypes, and float32 with large scores."""
+        """(dtype, "usual" or "large", errors) for declared dtypes with both scores, and float32 with large ones."""
         filled, main = self.explained.contract, self._first[1].sizes
         mask = self.inputs[3] if len(self.inputs) > 3 else None
         at = main.setting(filled, mask)
@@ -328,10 +328,9 @@ def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class EmptyRows:
-    """Measurements of queries that see nothing: `gives` is "zero", "uniform", "NaN" or "something else".
+    """Queries that see nothing: `gives` is "zero", "uniform", "NaN" or "something else", `refused` that it raised.
 
-    `rows` counts them, `first` are values of one, `gradients` names inputs with gradients that are not finite;
-    `refused` is True if the call fails.
+    `rows` counts them, `first` holds three numbers of one, `gradients` the inputs with gradients that are not finite.
     """
 
     gives: str = ""
@@ -344,7 +343,7 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
-    """Return measurements of queries that see no key; None if the output does not have the shape of a context."""
+    """Return measurements of queries that see no key, `refused` on errors; None for another shape of output."""
     target, _ = attempt(by_heads(subject), *inputs)
     if target is None:
         return EmptyRows(refused=True)

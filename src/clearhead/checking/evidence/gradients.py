@@ -76,7 +76,11 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
 def _measured(
     run: Callable[[], Tensor], output: Tensor, leaves: Sequence[tuple[str, Tensor]], seed: int
 ) -> list[Gradient]:
-    """Return the gradient of each leaf, compared along random directions, and at a nearby point if wrong."""
+    """Return the gradient of each leaf, compared along random directions.
+
+    A wrong one is measured at a nearby point too. The leaves are changed in place for calls of `run`, and restored.
+    Raises RuntimeError if the backward pass does.
+    """
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     tensors = [leaf for _, leaf in leaves]
@@ -135,7 +139,10 @@ def _compared(
     generator: torch.Generator,
     floor: float,
 ) -> Gradient:
-    """Return the `Gradient` of a leaf: autograd compared with central differences along two random directions."""
+    """Return the gradient of a leaf: autograd compared with central differences along two random directions.
+
+    The leaf is changed by `along` and restored. "dead" needs no gradient and no change; smaller steps excuse a kink.
+    """
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)

@@ -115,7 +115,10 @@ def _continues(
     chunks: Sequence[int],
     index: int,
 ) -> bool:
-    """Return True if an attention has the keys and values of these chunks, or the first of them, and later queries."""
+    """Return True if an attention has the keys and values of these chunks, or the first of them, and later queries.
+
+    False if stages or gains differ, or the tokens of its queries are unknown.
+    """
     one, each, source = observed[chunks[0]], observed[index], sources[index]
     same = min(one.key.shape[-2], each.key.shape[-2])
     if len(one.stages) != len(each.stages) or one.gains != each.gains or source is None:
@@ -130,7 +133,10 @@ def _continues(
 
 
 def _whole(chunks: Sequence[ObservedAttention]) -> ObservedAttention:
-    """Return one attention that joins chunks of queries; keys that a chunk lacks are hidden from it."""
+    """Return one attention that joins chunks of queries; keys that a chunk lacks are hidden from it.
+
+    They have a score of −∞ and a weight of 0. One chunk is returned itself.
+    """
     if len(chunks) == 1:
         return chunks[0]
     longest = max(chunks, key=lambda each: each.key.shape[-2])

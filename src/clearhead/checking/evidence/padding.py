@@ -124,7 +124,10 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def explained_padded(self) -> Explanation | None:
-        """Return the explanation of the first group on padded batches; None if they cannot be recorded."""
+        """The explanation of the first group on two padded batches.
+
+        None if there is no group, its samples are unknown, or a padded batch cannot be recorded as the first call was.
+        """
         if not self.groups or self.groups[0].arranged is None:
             return None
         x, mask = self.padded

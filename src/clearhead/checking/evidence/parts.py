@@ -181,7 +181,10 @@ class PartEvidence(Evidence):
         return tuple(self.call(self.subject, each) for each in inputs)
 
     def dependents(self, call: PartCall, which: int, row: int) -> list[int]:
-        """Return the rows of a result (its columns for the second input) that change with a row of an input."""
+        """Return the rows of a result (its columns for the second input) that change with a row of an input.
+
+        [] if the changed call fails or returns another shape. `call` must have a result.
+        """
         changed = [each.clone() for each in call.inputs]
         changed[which][..., row, :] += torch.linspace(0.5, 1.5, changed[which].shape[-1]).double()
         other = self.call(self.subject, tuple(changed)).found

@@ -47,7 +47,10 @@ class Sides:
         return replace(case, value=value, target=self.context)
 
     def trial(self, contract: Contract, num_heads: int) -> Trial | None:
-        """Return the call as a trial, or None where the widths do not fit the number of heads."""
+        """Return the call as a trial with this number of heads; None if the widths do not divide into heads.
+
+        The number of key heads follows from the width of the key.
+        """
         dim = self.query.shape[-1] // num_heads
         kv_heads = self.key.shape[-1] // dim if dim else 0
         widths = num_heads * dim, kv_heads * dim

@@ -45,7 +45,7 @@ class Splitting:
 
 
 def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
-    """Return the tokens of the rows of one group of heads."""
+    """Return which tokens the rows of one group of heads come from, and how its contexts are read."""
     group, found, arranged = layer.attentions, layer.sources, layer.arranged
     known = [each for each in found if each is not None]
     split = tuple(
@@ -156,7 +156,10 @@ class Consumer(NamedTuple):
 def consumer(
     recorded: Recorder, output: Tensor, group: Sequence[ObservedAttention]
 ) -> Consumer | None:
-    """Return the first operation, or the output, that reads the contexts of the heads; None if none does."""
+    """Return the first node after the contexts, or else the output, with an operand made of them only.
+
+    None if none does. Norms and sums, which reduce them, are passed over; the output may hold other numbers too.
+    """
     contexts = torch.tensor([each.layout.context.index for each in group])
     last = max(each.layout.context.place for each in group)
     for node in recorded.nodes:
@@ -180,7 +183,10 @@ def _takes_together(node: Node) -> bool:
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
 ) -> bool | None:
-    """Return True if each row of the merged contexts is of one token; None if the token of no row is known."""
+    """Return True if each row of the merged contexts is of one token, False if one is not.
+
+    None if no token is known.
+    """
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context

@@ -47,7 +47,10 @@ class State:
 
 
 def measure_state(subject: Subject, recorder: Recorder | None) -> State:
-    """Return the state of the original, before any call; all but `read` is empty if it is not a module."""
+    """Return the state of the original, before any call; all but `read` is empty if it is not a module.
+
+    `loose` is False without a recorder.
+    """
     original, module = subject.original, subject.module
     read = outside_numbers(subject)
     if module is None or not isinstance(original, nn.Module):
@@ -210,7 +213,10 @@ def _of_library(kind: type) -> bool:
 
 
 def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionType]]:
-    """Yield the user's functions, each with its module or None: the checked function, or the modules' methods."""
+    """Yield the user's functions, each with the module that it is a method of, or None for a function that is checked.
+
+    Constructors and methods of torch and transformers are left out.
+    """
     if subject.module is None:
         own = inspect.unwrap(subject.run) if callable(subject.run) else None
         if isinstance(own, types.FunctionType):
@@ -229,7 +235,10 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
 
 
 def with_number(subject: Subject, name: str, value: int) -> Subject:
-    """Return a copy whose code reads another value for a global; classes and functions are not changed."""
+    """Return a copy whose code reads another value for a global; the class and the functions themselves stay unchanged.
+
+    Methods are replaced on the instances of the copy; nothing is if the subject cannot be copied.
+    """
     copy = subject.spare()
     for part, code in list(_code(copy)):
         if name not in code.__code__.co_names:

@@ -237,7 +237,10 @@ class TokensEvidence(FedEvidence):
         return tuple(map(self._end, range(len(self.groups))))
 
     def _end(self, index: int) -> Explanation | None:
-        """Return the explanation of a group's value and output; None if its attention is wrong or sides unknown."""
+        """Return the explanation from the multiplied query and key and the projected value on.
+
+        None if the attention inside is wrong, its samples are unknown, or the projected value or reader is not found.
+        """
         inside = self.explanations[index]
         if not inside.right or self.groups[index].arranged is None:
             return None
@@ -283,7 +286,11 @@ class TokensEvidence(FedEvidence):
     def _explained_sides(
         self, calls: Sequence[Sequence[Sides]], num_heads: int, *, whole: bool
     ) -> Explanation | None:
-        """Return the first known explanation of a layer's sides, else the first one; None if no sides fit."""
+        """Return the first known explanation of a layer's sides, else the first unknown one; None if no sides fit.
+
+        `calls` holds for each call its possible sides. An undeclared rotation is tried as well. `whole`: with edits of
+        the scores too.
+        """
         trials: tuple[Trial, ...] = ()
 
         def table(contract: Contract) -> list[StageEdit]:
@@ -320,7 +327,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
-        """Return (dtype, "usual" or "large" scores, errors) of declared dtypes, or of float32 for a plain exp."""
+        """The errors in other dtypes, as (dtype, "usual" or "large" scores, errors).
+
+        For declared dtypes, else for float32 if exp is taken of plain scores; [] if neither, or nothing attends.
+        """
         declared = self.contract.dtypes
         # An exponential of the scores as they are overflows in the usual precision too.
         asked = declared or (torch.float32,) * self.plain_exp

@@ -74,7 +74,7 @@ def right_group(tensor: Tensor, at: Setting) -> Tensor:
 
 
 def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
-    """Return a tensor (…, len, dim) with rotary positions start, start + 1, …
+    """Return a tensor (…, len, dim) with rotary positions from `start` on, one more for each row.
 
     Su et al., 2021, https://arxiv.org/abs/2104.09864. `layout` is "half" or "interleaved"; an odd last column stays.
     Angles are in float64.

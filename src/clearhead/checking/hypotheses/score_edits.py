@@ -73,7 +73,10 @@ SCALES = [
 
 
 def _prepared(*order: str) -> Stage:
-    """Return a `prepare` stage that applies these steps to the scores in this order; a step not declared is a no-op."""
+    """Return a `prepare` stage that applies steps to the scores in this order, by name, such as "scale" and "hide".
+
+    A step of something undeclared, as "bias", is a no-op.
+    """
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
         """Return the raw scores after all steps."""

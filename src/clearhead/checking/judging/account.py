@@ -159,7 +159,10 @@ def _of_heads(e: HeadsEvidence) -> Account:
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
-    """Return the account of a module: of the first group of heads with a mistake, else what is clear in all groups."""
+    """Return the account of a module: of the first group of heads with a mistake, else what is clear in all groups.
+
+    The layer by its parameters' names, if known, comes instead of no group, and if it is right instead of a mistake.
+    """
     if not e.groups:
         found = e.layer_by_name
         if found is not None and found.known:

@@ -213,7 +213,10 @@ def empty_row(e: HeadsEvidence) -> Verdict | None:
 
 
 def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict:
-    """Return Found if a declared dtype is refused or too inexact, or if a plain exp overflows; else Clear."""
+    """Return Found if a declared dtype is refused or too inexact, or an undeclared one overflows in a plain exp.
+
+    Else Clear.
+    """
     names = [str(each).removeprefix("torch.") for each in e.contract.dtypes]
     for dtype, way, found in e.halves:
         values = {"dtype": str(dtype).removeprefix("torch."), "plain": f"{found.plain:.2g}"}

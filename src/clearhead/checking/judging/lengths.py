@@ -47,7 +47,10 @@ def length(e: Evidence) -> Verdict | None:
 
 
 def _of_tokens(e: TokensEvidence) -> Verdict:
-    """Return Found if a longer call breaks the law of length, Clear if it holds, Unknown if it cannot be tested."""
+    """Return Found if a longer call breaks the law of length, Clear if it holds, Unknown if it cannot be tested.
+
+    Tested are prefixes of ids, the attentions inside, repeated rows of positions, and parts against the whole.
+    """
     if isinstance(e.given.run, Embedded) and e.contract.causal:
         wrong = broken("prefix", _by_ids(e, e.given.run))
         if wrong is not None:
@@ -143,7 +146,10 @@ def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
 
 
 def _of_function(e: HeadsEvidence) -> Verdict | None:
-    """Return Found if a right function is wrong at other lengths, else Clear or Unknown; None if not right."""
+    """Return Found if a right function differs from the definition at other lengths, Clear with the largest one if not.
+
+    Unknown if no length is affordable; None if the function is not right.
+    """
     if not e.explained.right:
         return None
     main, other = e.attempts[0], e.attempts[1]

@@ -24,7 +24,10 @@ Note = tuple[str, Values]
 
 
 def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
-    """Yield the line of the report for a clear verdict; nothing if it needs none, as an undeclared feature."""
+    """Yield the lines of the report for a clear verdict.
+
+    For the mask, the order and so on only what is declared or found. Nothing if the verdict needs no line.
+    """
     key, values = clear.tick, clear.values
     if key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract

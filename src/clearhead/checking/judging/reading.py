@@ -102,7 +102,10 @@ def _read(
     place: Callable[[Tensor], Tensor],
     recorded: Recorded | None,
 ) -> ReadStages:
-    """Return the stages of all attentions as one; `place` brings their blocks to (batch, heads, queries, keys)."""
+    """Return the stages of all attentions as one; `place` brings their blocks to (batch, heads, queries, keys).
+
+    Form, axis and sink are those of the first; the scale is None unless all have the same.
+    """
     forms = [weigh(each) for each in attentions]
     form = forms[0]
     # Numbers that sum to one are shares, whatever they were made by.
@@ -182,7 +185,10 @@ def broken(bad: Trial, code: str, way: str) -> Claim:
 
 
 def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
-    """Yield a claim for each stage that differs from the declared one, with both numbers, from softmax to product."""
+    """Yield a claim for each stage that differs from the declared one, in order: softmax, scale, mask, then product.
+
+    The mask is not compared if scores are filled with infinity or the softmax is over another axis.
+    """
     contract, wanted = first.setting.contract, right_scale(first.setting)
     sums = ("sums", sums_of(stages.weights))
     if stages.axis != "keys" and not stages.beside:

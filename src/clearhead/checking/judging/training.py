@@ -81,7 +81,10 @@ def _unscaled(e: Evidence, rate: float) -> str | None:
 
 
 def gradients(e: Evidence) -> Claim | Verdict:
-    """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear."""
+    """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear.
+
+    A claim too if the backward pass fails since an input was overwritten.
+    """
     found = e.gradients
     if found.why or found.raised:
         if "inplace operation" in found.raised:
@@ -106,7 +109,10 @@ def gradients(e: Evidence) -> Claim | Verdict:
 
 
 def dead(e: Evidence) -> Verdict:
-    """Return Found if an input or a projection changes no output, Unknown if not measured, else Clear."""
+    """Return Found if an input (of a function) or a projection changes no output, else Clear.
+
+    Unknown if gradients were not measured. Parts of a projection count; parameters that only a first call uses do not.
+    """
     found, shapes = e.gradients, e.subject.parameters()
     if found.raised or found.why == "finite":
         return Unknown("gradients-before", {}, False)
@@ -198,7 +204,11 @@ def outside(e: Evidence) -> Verdict:
 
 
 def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if the returned weights did not make the output, else Clear; None if none are comparable."""
+    """Return Found if the returned weights did not make the output, else Clear.
+
+    None if no weights are returned, they have another shape or NaN, or the right ones are unknown. Detached scores
+    pass.
+    """
     second, right = e.returned, _right_weights(e)
     if not isinstance(second, Tensor) or right is None or not second.is_floating_point():
         return None

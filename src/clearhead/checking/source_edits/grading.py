@@ -141,7 +141,10 @@ def _wrong(
     promised: Mapping[str, Any],
     core: Core,
 ) -> Grade:
-    """Return the grade of a program with a mistake: its only finding, and the edit that corrects it, or None."""
+    """Return the grade of a program with a mistake: a report with one finding, and the edit that corrects it, or None.
+
+    The core names the mistake if it has no code yet; "differs" if it has no name either.
+    """
     row, code, place = asked.row, mistake.code, None
     if row.takes and (not code or mistake.error is not None):
         named, place = _named(thing, promised, row, core)

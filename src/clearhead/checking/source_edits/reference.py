@@ -181,7 +181,11 @@ def _stages_of(
 def _recorded(
     model: nn.Module, inputs: tuple[Any, ...], parts: list[nn.Module]
 ) -> tuple[list[tuple[int, CalledModule]], Exception | None]:
-    """Call a model, and return (index of the part, call) for its calls of `parts` in order, and the error or None."""
+    """Call a model on copies.
+
+    Return (index of the part, call) for its calls of `parts`, in order, and the error or None. Hooks are added for the
+    call.
+    """
     calls: list[tuple[int, CalledModule]] = []
 
     def noted(at: int) -> Callable[..., None]:

@@ -78,7 +78,10 @@ def _is_alike(one: str, other: str) -> bool:
 def _matched(
     mine: ast.stmt, named: Mapping[str, ast.FunctionDef | ast.ClassDef], held: Mapping[str, str]
 ) -> ast.stmt:
-    """Return the solution's definition of the same name under the learner's names, or the statement if none."""
+    """Return the solution's definition of the same name under the learner's names, or the statement if there is none.
+
+    A class gets the learner's methods and bases, and the methods that only the solution has.
+    """
     theirs = named.get(getattr(mine, "name", ""), mine)
     if isinstance(mine, ast.FunctionDef) and isinstance(theirs, ast.FunctionDef):
         return _renamed(theirs, mine, held)

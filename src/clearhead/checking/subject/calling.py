@@ -114,7 +114,10 @@ def _future(x: Tensor, causal: bool) -> Tensor | None:
 def _multi_head(
     run: nn.MultiheadAttention, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> tuple[Tensor, Any]:
-    """Return the output of nn.MultiheadAttention, with tokens on axis -2, and its weights for each head."""
+    """Return the output of nn.MultiheadAttention, with tokens on axis -2, and its weights for each head.
+
+    The inputs are transposed unless it is batch_first; the causal and the padding mask are passed in its form.
+    """
     padding = ~tensors[1] if takes == "x,mask" else None
     x, context = tensors[0], tensors[1] if takes == "x,context" else tensors[0]
     turned = x.ndim == 3 and not run.batch_first
@@ -187,7 +190,11 @@ def _of_transformers(
     tensors: Sequence[Tensor],
     causal: bool,
 ) -> dict[str, Any]:
-    """Return the arguments of a module whose parameters are named as in transformers, by name."""
+    """Return the arguments of a module whose parameters are named as in transformers, by name.
+
+    attention_mask is added to the scores for their modules, or if causal or required; "x,mask" of other code passes the
+    mask as it is.
+    """
     x = tensors[0]
     named: dict[str, Any] = {"hidden_states": x}
     theirs = of_transformers(run)

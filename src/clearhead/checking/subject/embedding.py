@@ -93,7 +93,7 @@ class Steps(nn.Module):
         self.past: Any = None
 
     def reset(self) -> None:
-        """Begin with an empty cache."""
+        """Drop the stored cache."""
         self.past = None
 
     def step(self, x: Tensor) -> Tensor:

@@ -97,7 +97,10 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _unwritten(function: types.FunctionType) -> bool:
-    """Return True if a function is not written: its body is empty, or `...` or None fills a gap."""
+    """Return True if a function is not written: its body is empty, or `...` or None fills a gap.
+
+    An empty body without parameters and without `...` is written: there may be nothing to do.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):

@@ -257,7 +257,10 @@ def _prepared(
     guessed: tuple[str, ...],
     seed: int,
 ) -> Subject:
-    """Return a subject that runs a copy of an object in float64, or the object itself if it cannot be copied."""
+    """Return a subject that runs a copy of an object in float64, or the object itself if it cannot be copied.
+
+    Raises ModelError for a lazy or too large module. A copy is in eval mode and on the CPU.
+    """
     original = found if takes == "decode" else _as_module(found)
     check_size(original, name)
     copied, run = _copy(original)

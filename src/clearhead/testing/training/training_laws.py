@@ -29,7 +29,7 @@ def leak(calls: ScriptCalls) -> Measured:
     """Check that another token changes only its own logits and later ones, and that another label changes none.
 
     For an encoder instead: no label changes the logits, and at most half of the targets are in the input at their
-    places.
+    places. Raises NotJudgedError if no token changes the logits, or an encoder's loss is no cross-entropy.
     """
     script = calls.script
     lookahead = calls.lookahead if script.causal else 0
@@ -62,7 +62,8 @@ def leak(calls: ScriptCalls) -> Measured:
 def target(calls: ScriptCalls) -> Measured:
     """Check that the targets are the text, shifted by one token past the last that the logits see.
 
-    Not asked for an encoder. Not judged if the targets are no shift of the text, or of another shape.
+    Raises NotAskedError for an encoder, and NotJudgedError if the targets are no shift of the text, or of another
+    shape.
     """
     script, text = calls.script, calls.script.text
     if not script.causal:
@@ -95,7 +96,7 @@ def target(calls: ScriptCalls) -> Measured:
 def documents(calls: ScriptCalls) -> Measured:
     """Check that the tokens of a document change only its own logits, for the first and the last one of each row.
 
-    Not asked without documents=; not judged if no row has two documents.
+    Raises NotAskedError without documents=, and NotJudgedError if no row has two documents.
     """
     script, text = calls.script, calls.script.text
     if script.documents is None:
@@ -118,7 +119,7 @@ def documents(calls: ScriptCalls) -> Measured:
 def padding(calls: ScriptCalls) -> Measured:
     """Check that other embeddings at padding change neither the loss nor logits of targets, and no target is padding.
 
-    Not asked without padding=; not judged if the batch has none, or no embedding is called with it.
+    Raises NotAskedError without padding=, NotJudgedError if the batch has none, or no embedding is called with it.
     """
     script, read, wrong = calls.script, calls.read, 0
     if script.padding is None:
@@ -176,8 +177,8 @@ def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]
 def weights(calls: ScriptCalls) -> Measured:
     """Check that targets in rows of different lengths have the same weight.
 
-    Not asked if all rows have as many targets, or tokens differ otherwise, as by class; not judged if the loss has
-    another term.
+    Raises NotAskedError if all rows have as many targets, or tokens differ otherwise, as by class, and NotJudgedError
+    if the loss has another term.
     """
     read, used = calls.targets, calls.targets.used
     if not read.plain:
@@ -200,8 +201,8 @@ def weights(calls: ScriptCalls) -> Measured:
 def accumulation(calls: ScriptCalls) -> Measured:
     """Check that the gradient of two accumulated halves is that of the batch, up to 0.2 % of its length.
 
-    Not asked without accumulate=, or if the loss draws the inputs of the model; not judged for one sample, or a
-    gradient that is not finite.
+    Raises NotAskedError without accumulate=, or if the loss draws the inputs of the model, and NotJudgedError for one
+    sample, or a gradient that is not finite.
     """
     script, read = calls.script, calls.read
     if script.parts["accumulate"] is None:
@@ -228,7 +229,10 @@ def accumulation(calls: ScriptCalls) -> Measured:
 
 
 def dropout(calls: ScriptCalls) -> Measured:
-    """Check that the loss or the logits of a call in training mode change with the seed; not asked without dropout."""
+    """Check that the loss or the logits of a call in training mode change with the seed.
+
+    NotAskedError without dropout.
+    """
     rates = [
         rate
         for module in calls.script.parts["model"].modules()
@@ -246,7 +250,7 @@ def dropout(calls: ScriptCalls) -> Measured:
 def evaluation(calls: ScriptCalls) -> Measured:
     """Check that two calls of the model in eval mode with different seeds are equal bit for bit.
 
-    Not judged without logits.
+    Raises NotJudgedError without logits. The argument of the two calls is that of the loss's last call.
     """
     rehearsal, outputs = Rehearsal(calls.script), []
     args, kwargs = rehearsal.call(seed=1).inputs
@@ -265,7 +269,7 @@ def evaluation(calls: ScriptCalls) -> Measured:
 def resume(calls: ScriptCalls) -> Measured:
     """Check that n steps, a save, a load and n further steps equal 2n steps, bit for bit.
 
-    Not judged if two runs of 2n steps from the same state differ.
+    Raises NotJudgedError if two runs of 2n steps from the same state differ.
     """
     straight, again, first, later = (Rehearsal(calls.script, training=True) for _ in range(4))
     runs = []
