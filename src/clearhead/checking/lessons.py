@@ -150,6 +150,7 @@ def _rotating(rotate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """Return attention over query, key and value that rotates query and key by the given function."""
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the context; with fewer queries than keys they are the last ones."""
         # The last query belongs to the last key.
         before = key.shape[-2] - query.shape[-2]
         placed = nn.functional.pad(query, (0, 0, before, 0))

@@ -71,6 +71,10 @@ def measure(
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
     def run(x: Tensor, capture: Capture | None) -> Tensor:
+        """Return the output for x without gradient, (batch, tokens, …).
+
+        `capture`, if any, stores operands meanwhile.
+        """
         tensors = [
             each.to(subject.dtype) if each.is_floating_point() else each for each in given(x)
         ]

@@ -134,7 +134,7 @@ class Recorder(Operations):
                 self._begin("input", "", tensor)
 
     def tags(self, tensor: Tensor) -> Tags | None:
-        """Return views of a tensor's tags, in its shape; None if it is untagged, empty, not strided or not floating."""
+        """Return views of a tensor's tags, in its shape; None if untagged, empty, not strided, an integer or a bool."""
         strided = tensor.layout is torch.strided and tensor.numel()
         shadow = self._shadow.get(storage_of(tensor)) if strided else None
         if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):
@@ -265,6 +265,7 @@ class Recorder(Operations):
         if name in MOVES:
 
             def channel(which: int, each: Any) -> Any:
+                """Return one channel of a floating tensor's tags, zeros if untagged; any other argument unchanged."""
                 if not isinstance(each, Tensor) or not each.is_floating_point():
                     return each
                 tags = self.tags(each)

@@ -137,9 +137,11 @@ class ConformanceCase:
         posed = self._posed()
 
         def define(**tensors: Tensor) -> Tensor:
+            """Return the context by the definition."""
             return defined(posed, tensors)["context"]
 
         def ask(**tensors: Tensor) -> Tensor:
+            """Return the context of the attention; raise AssertionError for another shape, or if it has no gradient."""
             context = self._parts(self._call(tensors, posed.options))["context"]
             self._check_shape("the context", context, posed.grad)
             if not context.requires_grad:

@@ -112,6 +112,7 @@ def check_training(
     found = [each for each in answers if each.state == "found"]
 
     def reasons(state: str) -> tuple[str, ...]:
+        """Return code and words of the answers with this state."""
         return tuple(f"{each.code}: {each.words}" for each in answers if each.state == state)
 
     return Report(

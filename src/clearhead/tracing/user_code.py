@@ -218,6 +218,7 @@ def _first_layer(
     )
 
     def joined(tensors: Sequence[Tensor]) -> Tensor:
+        """Return the blocks of all heads, (samples, …) each, as (samples · heads, …)."""
         return torch.stack(list(tensors), 1).flatten(0, 1)
 
     stages = (

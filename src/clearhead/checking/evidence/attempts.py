@@ -100,6 +100,7 @@ def drawn(sizes: CallSizes, masked: bool, seed: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(heads: int, length: int, dim: int) -> Tensor:
+        """Return random numbers (batch, heads, length, dim) in float64."""
         shape = (sizes.batch, heads, length, dim)
         return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
 

@@ -189,6 +189,7 @@ def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
     recorder = Recorder(turned, names, map(storage_of, buffers))
 
     def run() -> Recorded:
+        """Call the copy under the recorder, and return the record; its errors are raised."""
         with torch.no_grad(), recorder:
             output = spare.bare(*turned)
         return Recorded(recorder, output, attentions(recorder))

@@ -109,6 +109,7 @@ class CrossEvidence(TokensEvidence):
         x, context = (each[None] if plain else each for each in self.inputs)
 
         def given(*both: Tensor) -> tuple[Tensor, ...]:
+            """Return the arguments of a call, the first samples if calls have no batch."""
             return tuple(each[0] for each in both) if plain else both
 
         generator = torch.Generator().manual_seed(self.seed)

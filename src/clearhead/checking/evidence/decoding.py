@@ -199,6 +199,7 @@ class DecodingEvidence(Evidence):
                 continue
 
             def again(used: TypedDecoder = used, chunks: list[int] = chunks) -> Tensor:
+                """Run other tokens and two tokens, then return the outputs for x; each run begins with a reset."""
                 stepped(used, x.flip(1) * 1.5, chunks)
                 # Fewer tokens, so that a position that is left over is another one.
                 stepped(used, x, [2])
@@ -215,6 +216,7 @@ class DecodingEvidence(Evidence):
         ):
 
             def again(before: Callable[[], Tensor] = before) -> Tensor:
+                """Reset the decoder, call `before`, and return full(x)."""
                 used.reset()
                 before()
                 return used.full(x)
@@ -226,6 +228,7 @@ class DecodingEvidence(Evidence):
         x, one, other = self.inputs[0][:, :4], self.fresh(), self.fresh()
 
         def steps() -> Tensor:
+            """Return the outputs of `one` for four tokens, with a step of `other` in between."""
             one.reset()
             other.reset()
             first = one.step(x[:, :2])

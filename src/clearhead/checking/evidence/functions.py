@@ -378,6 +378,7 @@ def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
 
     def gradients() -> Sequence[Tensor | None]:
+        """Return the gradients of the output's sum; None for an input that it does not depend on."""
         output = subject(*leaves, *inputs[3:])
         return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
 

@@ -143,6 +143,7 @@ def _whole(chunks: Sequence[ObservedAttention]) -> ObservedAttention:
     keys = longest.key.shape[-2]
 
     def rows(tables: Sequence[Tensor], lacking: float) -> Tensor:
+        """Return the rows of all chunks, padded with `lacking` to the same number of keys."""
         return torch.cat([F.pad(t, (0, keys - t.shape[-1]), value=lacking) for t in tables], 1)
 
     stages, lacking = [], -torch.inf

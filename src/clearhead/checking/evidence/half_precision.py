@@ -59,6 +59,7 @@ def lost_by_plain(
     """Return the largest relative error of plain attention in a dtype; 0.0 if float64 is not finite."""
 
     def computed(kind: torch.dtype) -> Tensor:
+        """Return the context of plain attention in a dtype, with declared scale and mask."""
         q, k, v = (each.to(kind) for each in (query, key, value))
         scores = q @ stages.repeat_kv_heads(k, at.num_heads).mT * right_scale(at)
         weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)

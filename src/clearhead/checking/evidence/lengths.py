@@ -161,9 +161,9 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
 
 
 def is_window(first: int, following: int, tokens: int) -> bool:
-    """Return True if the token at `first`, too, reaches as far as the first one does.
+    """Return True if the first token and the token it reaches last reach equally far; in blocks they do not.
 
-    In blocks it reaches its own only.
+    `first` and `following` are what `reach` returns. False if the first token reaches the last output.
     """
     return following >= min(2 * first, tokens - 1) > first
 
@@ -271,6 +271,7 @@ def repeated_row(subject: Subject, inputs: Inputs) -> int | None:
     left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
 
     def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Append the first repeated row to `found`, if the module is called with consecutive indices that recur."""
         if args[0].numel() not in (tokens, samples * tokens):
             return
         rows = args[0].reshape(-1, tokens)[0].tolist()

@@ -210,6 +210,7 @@ def flattened(call: PartCall) -> PartCall:
     """Return a call as one without leading axes: its first sample; unchanged for matrices."""
 
     def first(tensor: Tensor) -> Tensor:
+        """Return the first matrix of a tensor; a tensor of at most two axes is returned unchanged."""
         return tensor.flatten(0, -3)[0] if tensor.ndim > 2 else tensor
 
     return replace(

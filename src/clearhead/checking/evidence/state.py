@@ -120,6 +120,7 @@ def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str
     """Return True if a parameter changes the output of a first call but not of a later one, as with a cache."""
 
     def moved(copy: Callable[[], Subject]) -> bool:
+        """Return True if adding 1 to the parameter changes the output of copies made by `copy`."""
         still, changed = copy(), copy()
         with torch.no_grad():
             changed.parameters()[name].add_(1.0)

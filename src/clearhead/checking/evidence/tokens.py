@@ -166,6 +166,7 @@ class TokensEvidence(FedEvidence):
         trials, weighed = self.group_trials(index), weigh(self.groups[index].heads[0])
 
         def table(contract: Contract) -> list[StageEdit]:
+            """Return the edits inside the heads under a contract, with the measured ones."""
             seen = [right_visible(each.under(contract).setting) for each in trials]
             masked, numbers = not all(map(Tensor.all, seen)), fitted(weighed.scale, weighed)
             return edits(contract, given=False, masked=masked, whole=False, numbers=numbers)

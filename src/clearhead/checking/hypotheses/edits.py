@@ -139,6 +139,7 @@ def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
     """Return an `around` stage: `part(context, key, value)` instead of the context, key and value repeated per head."""
 
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        """Return `part` of the context that `inner` computes."""
         context = inner(query, key, value, at)
         return part(context, right_group(key, at), right_group(value, at))
 
@@ -149,6 +150,7 @@ def _with(factors: dict[int, float]) -> Stage:
     """Return an `around` stage that adds to the context the functions of ADDED at these indices, times factors."""
 
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        """Return the context that `inner` computes, plus the multiples."""
         context = inner(query, key, value, at)
         sides = right_group(key, at), right_group(value, at)
         added = (factor * ADDED[place](context, *sides) for place, factor in factors.items())

@@ -204,6 +204,7 @@ def _mixed(pairs: Callable[[Tensor], Tensor], layout: str) -> Stage:
     """Return a `rotate` stage with angles in `layout`, and `pairs` as the function that rotates pairs by 90°."""
 
     def one(x: Tensor, start: int, base: float) -> Tensor:
+        """Return x rotated, positions from `start` on."""
         rates = base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
         places = torch.arange(start, start + x.shape[-2], dtype=torch.float64)
         angles = places[:, None] * rates
@@ -233,10 +234,12 @@ def _backwards(*which: int) -> Stage:
     """Return a stage that rotates query (0) or key (1) by the negative of its positions."""
 
     def back(x: Tensor, start: int, at: Setting) -> Tensor:
+        """Return x rotated by the negative of its positions, which begin at `start`."""
         # From the last token on, places count down.
         return rotated(x.flip(-2), 1 - start - x.shape[-2], *_rope(at)).flip(-2)
 
     def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        """Return query and key, those in `which` rotated backwards, the other as usual."""
         other = right_rotate(query, key, at)
         query = back(query, at.offset, at) if 0 in which else other[0]
         return query, back(key, 0, at) if 1 in which else other[1]
@@ -248,6 +251,7 @@ def _with_base(base: float) -> Stage:
     """Return a stage that rotates query and key with this base."""
 
     def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        """Return query and key rotated with the base."""
         contract = replace(at.contract, rope={**(at.contract.rope or {}), "base": base})
         return right_rotate(query, key, at._replace(contract=contract))
 

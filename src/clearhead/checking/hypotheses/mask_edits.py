@@ -35,6 +35,7 @@ def _without(*fields: str, mask: bool = False) -> Stage:
     """Return a `visible` stage: the mask without these fields of the contract; `mask` drops the given mask too."""
 
     def seen(at: Setting) -> Tensor:
+        """Return the mask of the contract without the fields."""
         contract = replace(at.contract, **dict.fromkeys(fields))
         return right_visible(at._replace(contract=contract, mask=None if mask else at.mask))
 
@@ -45,6 +46,7 @@ def _inverted_diagonal(right: int) -> Stage:
     """Return a `visible` stage that shows only the keys more than `right` positions after the query."""
 
     def seen(at: Setting) -> Tensor:
+        """Return the inverted causal mask, combined with the rest of the contract."""
         past = visible(at._replace(contract=Contract(causal=True), mask=None), at.offset, 0, right)
         return ~past & _without("causal")(at)
 
@@ -64,6 +66,7 @@ def _given(change: Callable[[Tensor], Tensor]) -> Stage:
     """
 
     def seen(at: Setting) -> Tensor:
+        """Return the mask with the given one changed; AssertionError without a given one."""
         assert at.mask is not None
         return right_visible(at._replace(mask=change(at.mask)))
 
@@ -214,6 +217,7 @@ def _over(axis: int, *, safely: bool = False) -> Stage:
     """Return a `share` stage, the softmax over `axis`; `safely` fills hidden scores with -1e9 instead of -inf."""
 
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        """Return the softmax of the masked scores over the axis."""
         hidden = masked == -torch.inf
         return torch.softmax(masked.masked_fill(hidden, -1e9) if safely else masked, axis)
 
@@ -227,6 +231,7 @@ def _flat(start: int, end: int) -> Stage:
     """
 
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        """Return the softmax over all of these axes at once, in the shape of the scores."""
         assert start != 0 or at.num_heads > 1  # with one head that is another axis
         return torch.softmax(masked.flatten(start, end), start).view_as(masked)
 

@@ -111,6 +111,7 @@ def _other_slopes(first: int) -> Stage:
     """Return a `prepare` stage with ALiBi slopes 2^(-8h / num_heads), h from `first` on, for any number of heads."""
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+        """Return the masked scores with the other slopes."""
         heads = torch.arange(first, first + at.num_heads, dtype=torch.float64)
         contract = replace(at.contract, alibi_slopes=2 ** (-8 * heads / at.num_heads))
         return right_prepare(raw, seen, scale, at._replace(contract=contract), recipe)
@@ -122,6 +123,7 @@ def _bias_after(only_seen: bool) -> Stage:
     """Return an `after` stage that adds the bias to the weights; `only_seen` sets hidden ones to 0."""
 
     def after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
+        """Return the weights plus the bias."""
         bias = declared_bias(at)
         total = weights if bias is None else weights + bias
         return total * seen if only_seen else total

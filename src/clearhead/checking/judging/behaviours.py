@@ -73,6 +73,7 @@ def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
     """Return True if an instance made with these arguments can be called without an error and returns a tensor."""
 
     def call() -> Tensor:
+        """Make the other instance, and return its output for the inputs."""
         other = e.given.made_again(args)
         return other(*(e.fitted_context(other) if isinstance(e, CrossEvidence) else e.inputs))
 

@@ -109,7 +109,7 @@ def beside(measured: str, expected: str) -> str:
 def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
     """Return a dependency matrix as characters: ● moves, · does not, × is NaN.
 
-    With `own` the diagonal is ○: an output moves with its own token, whose query it is.
+    With `own` a True on the diagonal is ○: an output moves with its own token, whose query it is.
     """
     marks = {True: "●", False: "·", None: "×"}
     return "\n".join(

@@ -83,9 +83,11 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
     """
 
     def run(x: Tensor) -> Tensor:
+        """Return the output of a fresh copy for x (batch, tokens, width)."""
         return e.batching(e.subject.fresh())(x)
 
     def draw(tokens: int) -> Tensor:
+        """Return random x (batch, tokens, width); one sample above `LAW_RECORDED` tokens."""
         x = e.batched(e.feed.draw(tokens, e.seed + 6))
         return x[:1] if tokens > LAW_RECORDED else x
 

@@ -61,6 +61,7 @@ def notes(e: Evidence, codes: Sequence[str]) -> tuple[str, ...]:
     made: dict[str, None] = {}
 
     def collect() -> None:
+        """Add the remarks to `made`, in words."""
         for key, values in _all(e, codes):
             made[words.filled("note", key, values)] = None
 

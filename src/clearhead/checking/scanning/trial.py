@@ -363,6 +363,7 @@ def _limited() -> Iterator[None]:
     count = 0
 
     def counted(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        """Count the numbers of a registered parameter; raise MemoryError above the limit."""
         nonlocal count
         count += 0 if isinstance(parameter, nn.UninitializedParameter) else parameter.numel()
         if count > SCANNED_PARAMETERS:

@@ -153,6 +153,7 @@ def redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
     generator = torch.Generator().manual_seed(row.number)
 
     def drawn(*shape: int) -> Tensor:
+        """Return random numbers of these sizes in float64."""
         return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
 
     for each in module.parameters():

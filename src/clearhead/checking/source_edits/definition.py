@@ -158,6 +158,10 @@ def definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Ten
     heads = promised.get("num_heads") or 1
 
     def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Return the output for queries from x, and keys and values from `of`.
+
+        `seen` is bool, True for visible pairs.
+        """
         query, key, value = (
             layers[side](each).unflatten(-1, (heads, -1)).transpose(-3, -2)
             for side, each in (("q", x), ("k", of), ("v", of))

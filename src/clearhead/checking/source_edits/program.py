@@ -148,18 +148,21 @@ def _limits() -> Mapping[str, Callable[[], None]]:
     rounds = depth = 0
 
     def another_round() -> None:
+        """Count one round of a loop; raise EndlessError above ROUNDS."""
         nonlocal rounds
         rounds += 1
         if rounds > ROUNDS:
             raise EndlessError("its loops do not end")
 
     def enter() -> None:
+        """Count one call that begins; raise EndlessError above DEPTH calls within each other."""
         nonlocal depth
         depth += 1
         if depth > DEPTH:
             raise EndlessError("its functions call each other without an end")
 
     def leave() -> None:
+        """Count one call that ends."""
         nonlocal depth
         depth -= 1
 

@@ -189,6 +189,8 @@ def _recorded(
     calls: list[tuple[int, CalledModule]] = []
 
     def noted(at: int) -> Callable[..., None]:
+        """Return a forward hook that appends each call of the part with this index to `calls`."""
+
         def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
             calls.append((at, CalledModule(tensors, output)))

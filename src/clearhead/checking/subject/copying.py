@@ -140,6 +140,7 @@ def _rebound(function: types.FunctionType, copies: dict[int, Any]) -> types.Func
     copies[id(function)] = function
 
     def other(value: Any) -> Any:
+        """Return the copy of a held object; the object itself if it was not copied."""
         return _rebound(value, copies) if _near(value, function) else copies.get(id(value), value)
 
     around, kept = _around(function), _cells(function)

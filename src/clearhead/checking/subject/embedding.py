@@ -169,11 +169,13 @@ def _handed(
     handed: dict[str, Tensor] = {}
 
     def kept(name: str) -> Any:
+        """Return a pre-forward hook that stores a copy of a module's first input under this name."""
         return lambda module, args: handed.setdefault(name, args[0].detach().clone())
 
     modes = {part: part.training for part in model.modules()}
 
     def restore() -> None:
+        """Restore the modes of all modules."""
         for part, mode in modes.items():
             part.training = mode
 

@@ -26,10 +26,11 @@ BY_HEART = 20
 
 
 def leak(calls: ScriptCalls) -> Measured:
-    """Check that another token changes only its own logits and later ones, and that another label changes none.
+    """Check that another token changes only its own logits and later ones, and that another label changes no logits.
 
     For an encoder instead: no label changes the logits, and at most half of the targets are in the input at their
-    places. Raises NotJudgedError if no token changes the logits, or an encoder's loss is no cross-entropy.
+    places. Labels are not compared if a causal loss is no cross-entropy. Raises NotJudgedError if no token changes the
+    logits, they have no axis of tokens, or an encoder's loss is no cross-entropy.
     """
     script = calls.script
     lookahead = calls.lookahead if script.causal else 0
@@ -155,6 +156,10 @@ def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]
     reached: list[nn.Module] = []
 
     def shake(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        """Return the changed output of an embedding, and add it to `reached`.
+
+        None, no change, if its input is not padded.
+        """
         for there in padded:
             # A model of the next token is often called without the last one.
             cut = there[:, : args[0].shape[-1]] if args[0].ndim == 2 else there
