@@ -222,7 +222,11 @@ def _written_in(found: Any) -> Any:
 
 
 def _first_line(found: Callable[..., Any] | type, file: str) -> int:
-    """Return the line a function or a class begins on: a class, above the first of its methods, unparsed."""
+    """Return the number of the line on which a function or a class begins.
+
+    A class is searched upwards from its first method, since its source may not parse. Raises OSError or TypeError if
+    there is no source.
+    """
     if isinstance(found, type):
         methods = (each for each in vars(found).values() if inspect.isfunction(each))
         own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]

@@ -42,8 +42,8 @@ class Capture(Operations):
 
 
 def operand_places(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:
-    """Return, by the number of each node's operation, the argument indices of its operands.
+    """Return the argument indices of each node's operands, by the number of its operation.
 
-    (0, 1, 2) for a fused one.
+    They are (0, 1, 2) for a fused attention, as for any name that is no product.
     """
     return {node.place: PRODUCTS.get(node.name, (0, 1, 2)) for node in nodes}

@@ -165,8 +165,9 @@ def _changes(scores: Tensor, found: Sequence[Stage]) -> tuple[Change, ...]:
 def _change(before: Tensor, stage: Stage) -> Change:
     """Return what a stage does to the values before it, judged by the numbers.
 
-    The first kind that fits, "unknown" if none. Judged by its name or operand: "cap", "dropout", "add". Pairs lowered
-    to −∞ or by 60 and more are "hide" if the others stay; the rest is judged where both values are finite.
+    The first kind that fits is returned, "unknown" if none does. "cap", "dropout" and "add" go by name or operand.
+    Pairs lowered to −∞ or by 60 and more are "hide" if the others stay; the rest is judged where both values are
+    finite.
     """
     after = stage.values
     if stage.name.startswith("tanh"):

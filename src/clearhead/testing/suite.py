@@ -149,7 +149,7 @@ def _asked(
 def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
     """Yield the cases of plain attention: lengths, then head dims, large scores and strides.
 
-    Three lengths if not `whole`.
+    If not `whole`, there are three lengths only.
     """
     for lengths in PLAIN if whole else (*PLAIN[:2], EDGE):
         yield Asked((), lengths)

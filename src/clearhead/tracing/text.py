@@ -76,7 +76,7 @@ def _sum(left: list[float], right: list[float], got: float) -> str:
 def _products(left: list[float], right: list[float]) -> str:
     """Return a sum of products as text.
 
-    The first seven terms and the number of the others if there are more than eight.
+    Of more than eight terms, seven are written, and the number of the others.
     """
     pairs = [f"{_factor(a)}·{_factor(b)}" for a, b in zip(left, right, strict=True)]
     if len(pairs) > MOST_FACTORS:
@@ -168,9 +168,9 @@ def _softmax(
     formulas: Mapping[str, str],
     sink: float | None,
 ) -> Iterator[str]:
-    """Yield the softmax, from scores to weights, one line per key, and the sums.
+    """Yield the softmax, from scores to weights, one line per key, a line for a sink, and the sums.
 
-    With a line for the sink if there is one.
+    `rows` holds the stages of one query; the last line has the sums of exps and weights.
     """
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]

@@ -82,10 +82,7 @@ def _verdict(recording: Recording, expected: Expected | None, mixed: list[str], 
 
 
 def _notes(recording: Recording) -> Iterator[str]:
-    """Yield the remarks on a recording, a sentence each: other attentions, and samples that are joined.
-
-    None otherwise.
-    """
+    """Yield a sentence if there are other attentions, and one if the samples are attended to as one text."""
     if count := recording.others:
         yield f"{count} more attention{'s' * (count > 1)} inside, of other layers or samples, not shown"
     if recording.batch < recording.floats[0].shape[:-2].numel():

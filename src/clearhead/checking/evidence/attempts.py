@@ -68,9 +68,9 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
     def sized(
         name: str, batch: int, heads: int, lens: tuple[int, int], dim: int, value: int | None = None
     ) -> CallSizes:
-        """Return the sizes of one call.
+        """Return the sizes of one call, with declared ones instead of these.
 
-        Declared ones replace these. No call has as many queries as heads, unless it is too long.
+        No call has as many queries as heads, unless more tokens are too many.
         """
         width = head_dim or dim + (dim % 2 if even else 0)
         h = num_heads or (heads if num_kv_heads is None else heads * num_kv_heads)

@@ -29,7 +29,7 @@ class Case(NamedTuple):
 class Broken(NamedTuple):
     """The first case that fails.
 
-    The key of its sentence, its relative difference (inf if it raised), and its description.
+    `way` is the key of its sentence, `gap` its relative difference, inf if it raised, and `at` its description.
     """
 
     way: str

@@ -50,7 +50,10 @@ class Feed:
 
     @staticmethod
     def as_wide_as_long(subject: Subject, main: Tensor, output: Tensor) -> bool:
-        """Return True if the output's last axis is as long as the text, at two lengths, as of weights."""
+        """Return True if the output's last axis is as long as the text, at two lengths, as of weights.
+
+        False if a text that is one token shorter raises.
+        """
         if output.shape[-1] != main.shape[-2]:
             return False
         short = shortened(subject, main, main.shape[-2] - 1)

@@ -134,9 +134,9 @@ class FedEvidence(Evidence):
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """The outcome of 1, 2 and 3 tokens, if fewer than the first call's.
+        """The outcome of calls of 1, 2 and 3 tokens, by their number; only fewer tokens than in the first call.
 
-        "", "NaN", or the error that the call raised.
+        It is "" if the output is finite, "NaN" if it is not, or the error that was raised.
         """
         found = {}
         for tokens in (1, 2, 3):

@@ -19,7 +19,8 @@ Call = Callable[..., Tensor]
 def by_value(run: Call, inputs: Inputs) -> Broken | None:
     """Double every value, and add one to it; return how the contexts break the law, or None.
 
-    Each context must be doubled, and grow by one, as the weights sum to one.
+    Each context must be doubled ("bent" if not), and grow by one, as weights sum to one: "shifted" if it grows by
+    different numbers, "centred" by 0, and "factor" by another number, which is the gap.
 
     Args:
         run: returns (batch, heads, query_len, value_head_dim).

@@ -24,9 +24,10 @@ class Gradient(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradient of each tensor.
+    """The measured gradients, one for each tensor.
 
-    `why` it was not (fully) measured, or "", and the error of the backward pass, or "".
+    `why` is a key of the catalogue if they were not, or not fully, measured, else ""; `raised` is the error of the
+    backward pass, else "".
     """
 
     each: tuple[Gradient, ...] = ()

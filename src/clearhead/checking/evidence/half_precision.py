@@ -14,9 +14,9 @@ from clearhead.checking.thresholds import LOST, LOST_FACTOR
 
 
 class Halved(NamedTuple):
-    """The result of a call in a dtype.
+    """The result of a call in a dtype: its relative error, that of the plain computation, and `refused`.
 
-    Its relative error, that of the plain computation, or the error that it raised.
+    `refused` is the error that it raised, or None; the relative error is then inf.
     """
 
     error: float

@@ -153,9 +153,9 @@ class PartEvidence(Evidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """The first call, in the dtype and with the axes that work.
+        """The first call, in the dtype and with the leading axes that work.
 
-        With the error if none do, or for a mapping in a lesson.
+        It holds an error if none work, or, with `tables`, if the function returns a mapping.
         """
         subject, _, made = self._first
         given, error = dict(zip(self.part.names, made.inputs, strict=True)), made.error

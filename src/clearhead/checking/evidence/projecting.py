@@ -76,7 +76,7 @@ def sides_by_tags(
 ) -> Iterator[Sides]:
     """Yield the sides of a layer, once for each order in which its projections may hold them.
 
-    Nothing if one is not found.
+    Nothing if a projection or the reader of the contexts is not found.
 
     Args:
         recorded: the call.

@@ -77,10 +77,10 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
 
 
 def unfilled(subject: Subject) -> tuple[str, ...]:
-    """Return the names of the parameters that nobody filled.
+    """Return the names of the parameters that nobody filled, and of vectors with NaN in buffers or attributes.
 
-    NaN, infinity, or the sizes of memory that was not written to. Masks are left out. Vectors with NaN that a module
-    stores in buffers or attributes are included.
+    A parameter counts if it holds NaN, infinity, or numbers as large or as small as in memory that was not written to.
+    Masks are left out.
     """
     named = subject.parameters()
     for part in subject.parts() if not named else ():

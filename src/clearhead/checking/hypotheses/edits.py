@@ -23,9 +23,9 @@ from clearhead.recording.weighing import Weighing
 
 
 def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
-    """Return the edits with a measured parameter: number added or filled where hidden, and scale.
+    """Return the edits with a measured parameter; [] if none was measured.
 
-    [] if none was measured.
+    These are a number that is added to, or written to, hidden scores ("mask.soft"), and the scale ("scale.wrong").
     """
     found = []
     fill, moved = (None if weighed is None else weighed.number(x) for x in ("fill", "number"))
@@ -95,8 +95,8 @@ MOST_KEYS = 10
 def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
     """Return the edits whose parameters the contexts of these calls show.
 
-    Multiples added, and keys left out of the sums. [] if the first output has another shape than the definition's, or
-    is not finite.
+    These are multiples that are added, and keys that are left out of the sums. [] if the first output has another shape
+    than the definition's, or is not finite.
     """
     first = trials[0]
     right = first.result(RIGHT)

@@ -149,7 +149,7 @@ class Explanation:
 def contracts(contract: Contract) -> list[Contract]:
     """Return the contracts that are right.
 
-    With causal False and True if it is not declared, else the contract alone.
+    The given one, or one with causal=False and one with True if not declared.
     """
     if contract.causal is not None:
         return [contract]
@@ -216,7 +216,8 @@ def explain(
 ) -> Explanation:
     """Return the definition, else the nearest script of one edit, else of two, that matches all calls.
 
-    Else nothing known. Only the definition is tried if less than half of the outputs is finite.
+    If none does, the explanation is not `known`. Only the definition is tried if less than half of the outputs is
+    finite.
 
     Args:
         trials: the calls; the first one rules out most scripts.
@@ -254,9 +255,10 @@ def _followed(trials: Sequence[Trial], *script: StageEdit) -> Recipe | None:
 
 
 def _pairs(rows: Sequence[StageEdit], at: Setting) -> Iterator[tuple[StageEdit, StageEdit]]:
-    """Yield pairs of edits of different nouns and stages.
+    """Yield pairs of edits of different nouns, all in `PAIRED`, and of different stages.
 
-    If the scale was measured, only those with that scale or the right one.
+    "operation" edits are left out. If the scale was measured, edits of the scale count only if it is wrong and theirs
+    is the measured one.
     """
     near = [each for each in rows if each.noun in PAIRED and each.way != "operation"]
     used = next((each.changes["scale"](at) for each in rows if each.way == "constant"), None)

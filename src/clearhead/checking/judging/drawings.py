@@ -22,7 +22,7 @@ def first_bad(output: Tensor) -> Values:
 def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
     """Return a key of the catalogue and its values for the worst call.
 
-    Its difference from the definition, or its shape.
+    They are its difference from the definition at one index, or its shape.
     """
     worst = max(trials, key=lambda each: min(each.error(RIGHT), 1e9))
     expected = worst.result(RIGHT)
@@ -55,10 +55,10 @@ def sums_of(weights: Tensor) -> Values:
 
 
 def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
-    """Return {size, picture}.
+    """Return a drawing, as {size, picture}, of the keys that queries see next to those that they should see.
 
-    The keys that queries see, next to those that they should see, in the first sample and head. `seen`, (queries,
-    keys), is drawn if given, else the mask of the recipe; rows that give NaN are drawn as ×.
+    It is of the first sample and head. `seen`, (queries, keys), is drawn if given, else the mask of the recipe; rows
+    that give NaN are drawn as ×.
     """
     at = first.setting
     if seen is None:
@@ -80,9 +80,9 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
 
 
 def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) -> Values:
-    """Return {size, marks, picture}.
+    """Return a drawing, as {size, marks, picture}, of the outputs that change with each token.
 
-    The outputs that change with each token, next to those expected unless these are None.
+    The expected ones are drawn next to them unless they are None. `marks` is the legend.
     """
     marks = ["● moves"] * bool(measured.moves.any())
     marks += ["○ its own query"] * bool(measured.moves.diagonal().any())

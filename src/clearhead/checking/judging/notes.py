@@ -24,9 +24,9 @@ Note = tuple[str, Values]
 
 
 def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
-    """Yield the lines of the report for a clear verdict.
+    """Yield the lines of the report for a clear verdict; nothing if it needs none.
 
-    For the mask, the order and so on only what is declared or found. Nothing if the verdict needs no line.
+    For the mask, positions and other declarations there is a line only for those that are declared or were found.
     """
     key, values = clear.tick, clear.values
     if key == "mask":

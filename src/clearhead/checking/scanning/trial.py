@@ -313,10 +313,10 @@ def _reasons(found: Any, takes: str, seen: _Seen) -> dict[str, str]:
 
 
 def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
-    """Return the report without mistakes of what nobody promised, which become unverified.
+    """Return the report without mistakes of what nobody promised; these become unverified.
 
-    A scale, an unnamed mechanism. A broken law and a known mistake stay; without weights there is no law of scores.
-    What follows from a removed finding is removed too.
+    They are those of topics in `reasons`, and mechanisms without a name. A broken law and a known mistake stay, except
+    the law of scores if there are no weights. What follows from a removed finding is removed too.
     """
     gone: dict[str, str] = {}
     for each in report.findings:

@@ -47,8 +47,8 @@ class NamedMatrix(NamedTuple):
     def cut(self, parts: int, heads: int) -> list["NamedMatrix"]:
         """Return the projections in this one, split into `parts` along the columns.
 
-        With several heads, then also head by head. The list has `parts` entries, or twice as many. Raises
-        UnknownOutcomeError if the columns do not divide.
+        With several heads, they are followed by those of a split head by head. Raises UnknownOutcomeError if the
+        columns do not divide.
         """
         if self.matrix.shape[1] % (parts * heads):
             raise UnknownOutcomeError

@@ -139,7 +139,7 @@ class Edits:
                         yield [TextChange(*self.span(each), new) for each in same], node
 
     def told(self, changes: Sequence[TextChange], node: Any, text: str) -> SourceEdit:
-        """Return the edit of some changes of a node, `text` after them; a short one is shown with code around it."""
+        """Return some changes at a node as a SourceEdit with words; `text` is the program's text after them."""
         program, first = self.program.edited(text), min(changes)
         put = [each for each in changes if each.start == each.end]
         if put:

@@ -212,10 +212,10 @@ def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
 
 
 def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake | None]:
-    """Compare training mode with evaluation.
+    """Compare training mode with evaluation, and yield the results.
 
-    Equal without dropout, else weights dropped at the rate and the rest scaled. Nothing for other `takes` than "x" and
-    "x2d". Parameters are drawn again, and the mode stays training.
+    Outputs must be equal without dropout; with it, weights must be dropped at the rate and the others scaled. Nothing
+    for other `takes` than "x" and "x2d". Parameters are drawn again, and the mode stays training.
     """
     if row.takes not in ("x2d", "x"):
         return

@@ -29,9 +29,9 @@ def deliberate(error: BaseException) -> bool:
 
 
 def always(error: BaseException) -> bool:
-    """Return True if the user's code fails on any input.
+    """Return True for an error that the user's code raises on any input.
 
-    A NameError or an unexpected keyword, raised in its own line.
+    Such is a NameError or an unexpected keyword, raised in a line outside of PyTorch and clearhead.
     """
     keyword = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
     return (isinstance(error, NameError) or keyword) and place(error) is not None

@@ -175,10 +175,10 @@ class Rehearsal:
         return LossCall(loss.reshape(()), output, logits, (arguments, keywords))
 
     def step(self, *, seed: int | None = None) -> float:
-        """Make one step of training and return its loss.
+        """Make one step of training, as a loop with zero_grad, backward and optimizer.step does, and return its loss.
 
-        Zero_grad, backward, the optimizer's and each scheduler's step. A GradScaler in the state scales the loss. The
-        generators are not seeded if the seed is None.
+        Schedulers in the state make a step, and a GradScaler scales the loss. Generators are not seeded if the seed is
+        None.
         """
         scalers = [part for part in self.state.values() if isinstance(part, torch.amp.GradScaler)]
         self.optimizer.zero_grad()

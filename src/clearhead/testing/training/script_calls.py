@@ -145,10 +145,10 @@ class ScriptCalls:
 
     @cached_property
     def lookahead(self) -> int | None:
-        """The number of tokens by which the logits see ahead (cached).
+        """The largest number of tokens by which the logits see ahead, over at most about 12 changed places (cached).
 
-        The largest over at most about 12 changed places. Negative if they do not see the token at their own place; None
-        if no token changes them. Raises NotJudgedError if the logits have no axis of tokens.
+        Negative if they do not see the token at their own place; None if no token changes them. Raises NotJudgedError
+        if the logits have no axis of tokens.
         """
         if self.logits.ndim < 3:
             raise NotJudgedError("the logits have no axis of tokens")
