@@ -275,7 +275,8 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
 def _check_batch(script: Script) -> None:
     """Check that the ids are integers (batch, tokens), and that padding and documents are an id or a fitting entry.
 
-    Raises ArgumentError, codes `trains.ids`, `trains.entry` and `trains.shape`.
+    Raises ArgumentError, codes `trains.ids`, `trains.entry` and `trains.shape`, and ArgumentTypeError if causal is no
+    bool.
     """
     check_bool("causal", script.causal)
     text = script.text

@@ -117,7 +117,10 @@ def unfilled(subject: Subject) -> tuple[str, ...]:
 
 
 def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str) -> bool:
-    """Return True if a parameter changes the output of a first call but not of a later one, as with a cache."""
+    """Return True if a parameter changes the output of a first call but not of a later one, as with a cache.
+
+    False if the subject cannot be copied; copies are changed.
+    """
 
     def moved(copy: Callable[[], Subject]) -> bool:
         """Return True if adding 1 to the parameter changes the output of copies made by `copy`."""

@@ -264,6 +264,8 @@ def unequal_gradients(
 ) -> Mistake | None:
     """Return a mistake with the labels of unequal gradients of a random projection of the results, or None.
 
+    The projection is drawn from the global generator.
+
     Args:
         labels: of the tensors whose gradients are compared.
         found: the learner's result, and these tensors.

@@ -165,8 +165,9 @@ class ScriptCalls:
     def steps(self) -> dict[str, list[str]]:
         """The parameters that break a law of the first three steps, by the code of the law; [] where it holds (cached).
 
-        "train.gradient": never a gradient other than 0. "train.optimizer": not held exactly once, or held and not the
-        model's. "train.moved": with a gradient, and unchanged. "train.frozen": changed without requires_grad.
+        "train.gradient": never a gradient other than 0. "train.optimizer": not held by the optimizer exactly once, or
+        held, not the model's and without a gradient. "train.moved": held, with a gradient, and unchanged.
+        "train.frozen": changed without requires_grad. A copy is trained.
         """
         rehearsal = Rehearsal(self.script, training=True)
         named = dict(rehearsal.model.named_parameters())
