@@ -148,7 +148,7 @@ class PartEvidence(Evidence):
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """The axes before those of tokens."""
+        """The sizes of the axes before the matrix that work: (), (2,) or (2, 3)."""
         return self._first[1]
 
     @cached_property

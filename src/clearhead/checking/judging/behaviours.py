@@ -174,7 +174,7 @@ def samples(e: Evidence) -> Verdict | None:
 def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """Return Clear if a hidden NaN stays hidden, Found if it leaks and nan_safe is declared.
 
-    None if not declared or measured.
+    None if it leaks and nan_safe is not declared, or if nothing is hidden.
     """
     found = e.leaks
     if not found:

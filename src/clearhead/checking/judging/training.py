@@ -206,8 +206,8 @@ def outside(e: Evidence) -> Verdict:
 def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """Return Found if the returned weights did not make the output, else Clear.
 
-    None if no weights are returned, they have another shape or NaN, or the right ones are unknown. Detached scores
-    pass.
+    None if no weights are returned, they have another shape or NaN, or the right ones are unknown. Negative values are
+    scores: Found if they have a graph and their softmax is right, else None.
     """
     second, right = e.returned, _right_weights(e)
     if not isinstance(second, Tensor) or right is None or not second.is_floating_point():

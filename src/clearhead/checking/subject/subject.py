@@ -81,7 +81,7 @@ class Subject:
 
     @property
     def module(self) -> nn.Module | None:
-        """The module that is run; None if it is none."""
+        """The module that is run; None if `run` is not a module."""
         return self.run if isinstance(self.run, nn.Module) else None
 
     def parts(self) -> Iterator[nn.Module]:

@@ -63,8 +63,8 @@ def leak(calls: ScriptCalls) -> Measured:
 def target(calls: ScriptCalls) -> Measured:
     """Check that the targets are the text, shifted by one token past the last that the logits see.
 
-    Raises NotAskedError for an encoder, and NotJudgedError if the targets are no shift of the text, or of another
-    shape.
+    Raises NotAskedError for an encoder, and NotJudgedError if the loss is no cross-entropy, or its targets are no shift
+    of the text or of another shape.
     """
     script, text = calls.script, calls.script.text
     if not script.causal:
