@@ -69,8 +69,9 @@ class Judged:
 def judge(evidence: Evidence) -> tuple[Judged, ...]:
     """Ask every rule in order, and return the results; rules for other kinds of evidence are left out.
 
-    If the call failed, only the rules of the call are asked, and unless one finds a mistake the error is raised. All
-    answers are Unknown if parameters were never filled.
+    A rule is not asked if an earlier mistake excludes it, and a law if there is any mistake. If the call failed, only
+    the rules of the call are asked, and unless one finds a mistake the error is raised. All answers are Unknown if
+    parameters were never filled.
     """
     judged: list[Judged] = []
     excluded: dict[str, str] = {}

@@ -122,7 +122,10 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
 
 
 def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
-    """Return True if names or column order agree on the query, False if not; None if they do not decide."""
+    """Return True if the query comes from a query projection, False if from that of the key; None if that is not known.
+
+    It is known by the parameters' names, or, for one projection of both, by which columns come first.
+    """
     query, key = (root_node(recorded, each, which) for which in (0, 1))
     if query is None or key is None or query.kind != "linear" or key.kind != "linear":
         return None

@@ -198,7 +198,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def projected(self) -> frozenset[str]:
-        """Return the names of the parameters that project the query, key or value of any attention."""
+        """The names of the parameters that project the query, key or value of any attention; "" for other tensors.
+
+        Empty if the first call was not recorded.
+        """
         if self.recorded is None:
             return frozenset()
         recorder = self.recorded.recorder

@@ -39,7 +39,8 @@ def claim(e: PartEvidence) -> Claim | Verdict:
 def _made(e: PartEvidence) -> Claim | Verdict:
     """Return a claim on a part, named by the first edit that gives its results, else by the law that it breaks.
 
-    Clear if all calls are right; "shape.fixed" if some sizes are; Unknown if equal calls differ.
+    Clear if all calls are right, also weights of large scores ("output.non-finite" if not); "shape.fixed" if some sizes
+    are right; Unknown if equal calls differ.
     """
     if all(each.right for each in e.calls):
         if e.given.takes == "scores" and not e.large.right:

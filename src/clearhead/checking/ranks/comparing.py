@@ -150,6 +150,8 @@ def made(
 def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
     """Return the report about a subject on ranks, called in float64, or in float32 if it raises on all of them.
 
+    A rank without a result in the first call is a finding; failures of later calls, of other sizes, are notes.
+
     Raises:
         ModelError: code `check.ranks`, if it raises on all ranks in both, and `check.output`, for outputs of other
             shapes.
