@@ -65,7 +65,10 @@ class Captured(nn.Module):
         )
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Any]:
-        """Call the module with other tokens, batch first, and return (output, the rest of what it returned)."""
+        """Call the module with other tokens, batch first, and return (output, the second value that it returned or None).
+
+        A bool mask (batch, tokens), True at real tokens, is brought to the form of the call's own mask.
+        """
         x = tensors[0]
         made = {name: self._fitted(each, x) for name, each in self.arguments.items()}
         for names, tensor in zip(self.names, tensors, strict=True):

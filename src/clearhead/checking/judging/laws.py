@@ -70,7 +70,8 @@ def right_at_few(e: HeadsEvidence) -> bool:
 def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """Return Found if scores are in 16 bits or decide which keys are hidden, else Clear.
 
-    None if that is not measured.
+    None if the call was not recorded, nothing attends, a function is not right otherwise, or a second call is not like
+    the first.
     """
     if e.recorded is None:
         return None

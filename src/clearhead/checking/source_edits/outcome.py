@@ -102,7 +102,10 @@ def _is_module(thing: Any) -> bool:
 
 
 def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
-    """Return the first mistake or error, with the number of right results before it; None if all are right."""
+    """Return the first mistake, with the number of right results before it; None if all are right.
+
+    An error of the code is the mistake "check.call"; UnknownOutcomeError is raised.
+    """
     right = 0
     try:
         for mistake in asked:
