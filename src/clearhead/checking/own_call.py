@@ -65,7 +65,7 @@ class Captured(nn.Module):
         )
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Any]:
-        """Call the module with other tokens, batch first, and return (output, the second value that it returned or None).
+        """Call the module with other tokens, batch first; return (output, the second value that it returned or None).
 
         A bool mask (batch, tokens), True at real tokens, is brought to the form of the call's own mask.
         """

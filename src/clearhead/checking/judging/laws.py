@@ -110,7 +110,8 @@ def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
 def pairs(e: TokensEvidence) -> Verdict | None:
     """Return Found if a token reads or writes at the wrong position, else Clear.
 
-    None if no law is broken and no causal mask is declared, or the tokens of the rows are unknown.
+    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention Found means
+    that a token of the context is not seen.
     """
     if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
