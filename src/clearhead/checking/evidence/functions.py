@@ -280,7 +280,10 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """Return measurements of queries that see no key; None if they are not tested."""
+        """Measurements of queries that see no key.
+
+        None without a mask argument, unless causal with a declared empty_row.
+        """
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":

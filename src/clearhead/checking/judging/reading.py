@@ -285,12 +285,12 @@ def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:
 
 
 def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> StageEdit | None:
-    """Return the edit whose mask was seen, RIGHT_MASK for that of the contract, or None for neither.
+    """Return the first edit whose mask equals `seen`, RIGHT_MASK for that of the contract, or None for neither.
 
     Args:
-        seen: the pairs that attend.
+        seen: bool, broadcastable to (batch, heads, queries, keys), True for pairs that attend.
         at: the call.
-        visible: the pairs that are compared.
+        visible: bool, True for pairs that are compared.
     """
     for edit in (RIGHT_MASK, *MASKS):
         if edit.needs(at.contract):

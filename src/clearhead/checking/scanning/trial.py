@@ -241,7 +241,7 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
-    """Yield for each mechanism of a module that was not declared what it does, and how to declare it."""
+    """Yield for each undeclared mechanism of a module what it does, and how to declare it; nothing for a function."""
     if not isinstance(evidence, TokensEvidence):
         return
     contract = evidence.contract
