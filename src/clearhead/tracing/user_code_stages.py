@@ -193,10 +193,9 @@ class StagesOfCode:
         return None
 
     def _differences(self, at: Setting, visible: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, values by the definition) of every stage that differs.
+        """Yield (name, values by the definition) of every stage that differs; nothing if weights and context are right.
 
-        None if the weights and the context are right. The values are (blocks, rows, columns). Rows that see no key are
-        not compared.
+        The values are (blocks, rows, columns). Rows that see no key are not compared.
         """
         got, gain = self.values, self._attention.gain
         raw = got["query"] @ got["key"].mT

@@ -83,7 +83,7 @@ class HeadsEvidence(Evidence):
         """Return the first call, with the error if no attempt works.
 
         Raises:
-            ModelError: code `check.call` or `check.output`, if it cannot be called so.
+            ModelError: code `check.output`, if the output has the shape of no context.
         """
         subject, main = self._first
         given = dict(zip(NAMES, main.inputs, strict=False))
@@ -222,7 +222,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def measured(self) -> identity_values.Weights | None:
-        """Return the weights, measured with the identity as value; None if the output is not linear in it."""
+        """The weights, measured with the identity as value; None if that fails or the output is not linear in it."""
         first = self.trials[0]
         with torch.no_grad():
             found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
@@ -236,7 +236,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def slope(self) -> float | None:
-        """Return the slope of the log-weights over q·k; None if they form no line or were not measured."""
+        """The slope of the log-weights over q·k; None if not measured, no line, or a bias or softcap is declared."""
         plain = all(
             getattr(self.contract, name) is None for name in ("softcap", "bias", "alibi_slopes")
         )
@@ -280,10 +280,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """Measurements of queries that see no key.
-
-        None without a mask argument, unless causal with a declared empty_row.
-        """
+        """Measurements of queries that see no key; None without a mask argument or a declared empty_row."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":

@@ -338,7 +338,7 @@ def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
     """Return the account of a subject that follows this recipe.
 
-    A claim for each edit of its script, else clear topics.
+    There is a claim for each edit of its script; topics that no edit touches are clear.
     """
     trials = [each.under(found.contract) for each in trials]
     touched = {name for edit in found.script for name in edit.changes}

@@ -196,7 +196,10 @@ def one_token(e: TokensEvidence) -> Verdict | None:
 
 
 def empty_row(e: HeadsEvidence) -> Verdict | None:
-    """Return Found if empty rows differ from the declared or have bad gradients, else Clear; None if undeclared."""
+    """Return Found if empty rows differ from the declared or have bad gradients, else Clear.
+
+    None if they are undeclared, not tested, or the call is refused.
+    """
     found, declared = e.empty, e.contract.empty_row
     if found is None or found.refused or declared is None:
         return None
