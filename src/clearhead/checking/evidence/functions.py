@@ -280,7 +280,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """Measurements of queries that see no key; None without a mask argument or a declared empty_row."""
+        """Measurements of queries that see no key; None without a mask argument, unless causal with empty_row."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":

@@ -56,7 +56,7 @@ def edits(
     """Return the edits that are possible under a contract, in the order of the tables.
 
     Args:
-        contract: what is declared.
+        contract: the declarations.
         given: a mask is passed to the call.
         masked: something is hidden.
         whole: the judged code splits and merges the heads itself; if False, edits of heads and tokens are left out.

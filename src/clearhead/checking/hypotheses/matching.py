@@ -88,7 +88,7 @@ class Trial:
 
 
 def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
-    """Return bfloat16 or float16 if all outputs are rounded to it, whatever dtype they have; else `dtype`."""
+    """Return bfloat16 or float16 if the numbers of all outputs are rounded to it, in any dtype; else `dtype`."""
     for coarse in (torch.bfloat16, torch.float16):
         if all(
             torch.equal(each.nan_to_num(), each.to(coarse).to(each.dtype).nan_to_num())
@@ -221,7 +221,7 @@ def explain(
 
     Args:
         trials: the calls; the first one rules out most scripts.
-        contract: what is declared.
+        contract: the declarations.
         table: returns the edits that are possible under a contract, the nearest first.
     """
     right = follows(trials, contract)

@@ -151,7 +151,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
 
     Args:
         found: a class or function.
-        contract: what is declared.
+        contract: the declarations.
         takes: how it is called; None to go by its parameters.
         seed: of the inputs, and of a class's own weights.
 

@@ -92,7 +92,7 @@ def arguments_again(
 
     Args:
         instance: a module.
-        contract: what is declared of it.
+        contract: the declarations.
         widths: d_in and d_out, as its layers show them.
     """
     found = declared_arguments(type(instance), contract)

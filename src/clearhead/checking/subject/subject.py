@@ -54,7 +54,7 @@ class Subject:
         original: what was given, or the instance made of it.
         name: its name in messages.
         takes: how it is called.
-        contract: what is declared.
+        contract: the declarations.
         args: for the constructor, if it is known how it was made.
         guessed: the names of those arguments that were not given.
         seed: of a class's own weights.
@@ -205,7 +205,7 @@ def prepare(
         given: a class, an instance, a function, a dotted path, or "file.py:Name".
         takes: how it is called; one of TAKES.
         args: for the constructor of a class; those of the contract are added by name, and required sizes guessed.
-        contract: what is declared.
+        contract: the declarations.
         seed: of a class's own weights.
 
     Raises:
