@@ -264,7 +264,8 @@ def _reported(
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
     """Return the subject, imported if it is a path, and how it is called.
 
-    That is `takes` if it is not None, "qkv" for ranks, else what its parameters suggest, else "x".
+    That is `takes` if it is not None, "qkv" for ranks, the part of attention that a function's parameters name, the
+    first convention that the parameters suggest ("x" instead of "x2d"), or "x".
     """
     found = located(subject) if isinstance(subject, str) else subject
     if takes is not None:
