@@ -32,13 +32,15 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def within_memory(instead: str) -> AbstractContextManager[None]:
-    """Raise TooLargeError, with advice, for memory errors inside the block.
+    """Return a context that raises TooLargeError, with advice, for memory errors inside the block.
+
+    A no-op while compiling.
 
     Args:
         instead: a sentence that says what fits.
 
     Raises:
-        TooLargeError: code `memory.full`.
+        TooLargeError: code `memory.full`; other errors pass unchanged.
     """
     # A compiler has no memory to run out of.
     return nullcontext() if torch.compiler.is_compiling() else _told(instead)

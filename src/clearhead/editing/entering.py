@@ -64,10 +64,10 @@ def is_entered(edit: object) -> bool:
 
 
 def in_force() -> list[Any]:
-    """Return the edits that are active in this context, in the order in which they were entered.
+    """Return the edits that are active in this context, in the order in which they were entered; [] if none is.
 
-    A backward pass in a thread of autograd's own has those of the thread that called it, since a checkpoint runs the
-    model again there.
+    In a forward pass they are stored for a backward one, which in a thread of autograd's own has those of the thread
+    that called it, since a checkpoint runs the model again there.
     """
     uses = _entered.get()
     if not in_backward():

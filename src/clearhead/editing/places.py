@@ -64,7 +64,7 @@ class Places:
 
     @cached_property
     def key_end(self) -> Tensor | int:
-        """The position after the last real key, one for each row if rows differ.
+        """The position after the last real key, an int, or (batch, 1) if rows differ. Computed once.
 
         A key that no query may see is padding.
         """
@@ -80,7 +80,7 @@ class Places:
 
     @property
     def query_end(self) -> Tensor | int:
-        """The position after the last real query, one for each row if rows differ."""
+        """The position after the last real query: that of the keys in self-attention, else the number of tokens."""
         return self.tokens if self.is_cross else self.key_end
 
 
@@ -137,7 +137,7 @@ def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -
 
 
 def _cache(running: Sequence[Running]) -> Any:
-    """Return the KV cache of the innermost running module that has one, or None."""
+    """Return the KV cache of the innermost running module that has one, its own of a bundle; None if none has."""
     for each in reversed(running):
         for name, cache in each.arguments.items():
             if isinstance(cache, CacheBundle):

@@ -119,14 +119,17 @@ class Figure(Drawn):
     def _element(
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
     ) -> Html:
-        """Return the element `ch-figure` with its data as JSON, which may be other data than the figure's."""
+        """Return the element `ch-figure` with `data` as JSON (None: the figure's), `inside` it, and a heading level."""
         made = json.dumps(data or self._data.json, ensure_ascii=False, separators=(",", ":"))
         return element(
             "ch-figure", *inside, data_figure=made, state=self._start or None, level=level
         )
 
     def _tables(self) -> list[Html]:
-        """Return the stages as tables of numbers, for print and where no script runs."""
+        """Return the stages as tables of numbers, for print and where no script runs.
+
+        Large ones as their size in words. The number to predict is "?".
+        """
         asked = self._data.json["predict"]
         found = []
         for part in self._data.parts:

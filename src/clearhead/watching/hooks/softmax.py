@@ -33,7 +33,7 @@ _flex = flex_attention.flex_attention
 
 @wraps(_flex)
 def _noticed_flex(*args: Any, **kwargs: Any) -> Any:
-    """Return the output of FlexAttention, whose call is reported."""
+    """Report a call of FlexAttention to the witnesses, and return its output; what it calls is not reported."""
     if tap.witnesses and not tap.is_guarded():
         tap.witness("flex_attention", ())
     with tap.guard():
@@ -52,7 +52,7 @@ FUNCTIONS = [
 
 
 def install(undo: Undo) -> None:
-    """Report calls of softmax over the last dimension, and of FlexAttention."""
+    """Report calls of `Tensor.softmax` over the last dimension from now on, until `undo` is run."""
     before = vars(Tensor).get("softmax")
 
     def restore() -> None:

@@ -59,7 +59,7 @@ def _stage(trace: Trace, step: Step) -> Html:
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
-    """Return the numbers of a stage as an HTML table with shaded cells."""
+    """Return the numbers of a stage as an HTML table with shaded cells; hidden weights are grey."""
     names = trace._row_labels(step)[: len(part)]
     finite = part[torch.isfinite(part)].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
