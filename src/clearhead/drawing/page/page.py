@@ -81,7 +81,7 @@ def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
 
 @cache
 def asset(name: str) -> str:
-    """Return a bundled file of the front end, such as `heads.js` or `heads.css`.
+    """Return the text of a bundled file of the front end, such as `heads.js` or `heads.css`; read once.
 
     Example:
         >>> asset("heads.js").startswith("/* clearhead")

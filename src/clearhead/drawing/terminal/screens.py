@@ -195,7 +195,7 @@ class Screens(Printer):
             self._print(Text(f"{fit(cells[0], 29)} {cells[1]}".rstrip()))
 
     def _heads_of(self, layer: int) -> LayerHeads:
-        """Return the heads of a layer, with their links between words."""
+        """Return the heads of a layer, with their links between words; computes the weights of the layer."""
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
     def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
