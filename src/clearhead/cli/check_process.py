@@ -326,7 +326,10 @@ def scan(
     takes: str | None,
     seed: int,
 ) -> Iterator[list[Any]]:
-    """Yield index, name and row of each tried definition, as JSON data; at last index −1."""
+    """Yield [index, name, row] for each tried definition, as JSON data, row None before it is tried; at last index −1.
+
+    Runs the code of the jobs; modules of a folder are removed from sys.modules after it.
+    """
     import clearhead as ch
     from clearhead.checking.scanning.sources import Definition, Source
     from clearhead.checking.scanning.trial import tried_in
@@ -346,10 +349,7 @@ def scan(
 
 
 def _forget(modules: set[str], path: list[str], folder: Path) -> None:
-    """Restore sys.path, and remove modules that are new and from this folder from sys.modules.
-
-    Another folder may have modules of the same names.
-    """
+    """Restore sys.path, and remove new modules from this folder from sys.modules; another may have the same names."""
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         file = getattr(sys.modules[name], "__file__", None)

@@ -25,7 +25,10 @@ class Commands(TyperGroup):
     """The group of the commands, which prints an error of clearhead as one message."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; print an error of clearhead as one message and exit with 1, after Ctrl-C with 130."""
+        """Run the command and return its result; exit with 1 after an error of clearhead, with 130 after Ctrl-C.
+
+        The error is printed as one message.
+        """
         try:
             return super().invoke(ctx)
         except ClearheadError as error:

@@ -19,7 +19,7 @@ Variables = Mapping[str, ast.expr]
 
 @cache
 def error_codes(about: str = "") -> dict[str, list[tuple[str, str]]]:
-    """Return for each code the names of its error classes with the message of each.
+    """Return for each code the names of its error classes with the message of each; cached.
 
     `…` stands in a code or a message for what is only known when it is raised.
 

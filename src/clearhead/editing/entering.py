@@ -92,7 +92,7 @@ def keep_for_backward(key: str, value: object) -> None:
 
 @cache
 def _takes_references() -> bool:
-    """Return True if PyTorch steals a reference to an object that it stashes, as 2.10 does.
+    """Return True if PyTorch steals a reference to an object that it stashes, as 2.10 does; tried once.
 
     Then the object would be freed while others still have it, unless the caller adds a reference.
     """

@@ -23,6 +23,8 @@ def measured(
 ) -> list[float]:
     """Return the metric of each edit; after an interrupt, of the edits that were done, or KeyboardInterrupt if none.
 
+    Raises EditError as `Edit.check_effects` does, and ArgumentTypeError for a metric that is no number.
+
     Args:
         runs: the model and its inputs.
         places: what is edited.

@@ -226,7 +226,8 @@ class EditedCall:
     def context(self, own: Tensor) -> Tensor:
         """Return the edited context, from that of the model's own kernel, `own`, which is not changed.
 
-        The tallies of the operations count the call and its queries, except in a backward pass.
+        The tallies of the operations count the call and its queries, except in a backward pass. Raises EditError if an
+        operation does not fit the call.
         """
         result, places, num_heads = own, self.places, self.problem.num_heads
         counts = not in_backward()  # the recomputation of a checkpoint, which was counted
@@ -253,7 +254,11 @@ class EditedCall:
         return result
 
     def read(self) -> Problem:
-        """Return the call with the edits of its scores and weights applied, as a watch records it."""
+        """Return the call with the edits of its scores and weights applied, as a watch records it.
+
+        `problem` is not changed. Contexts that are replaced are not in it. Raises EditError if an operation does not
+        fit the call.
+        """
         call = self.problem
         for numbers, heads in self._groups.items():
             others = torch.ones(1, call.num_heads, 1, 1, dtype=torch.bool, device=call.device)
@@ -288,5 +293,8 @@ class EditedCall:
 
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:
-    """Return the call of some heads, with the key heads and the values that they use."""
+    """Return the call of some heads, with the key heads and the values that they use; the call itself for all heads.
+
+    Raises WatchError, code `watch.heads`, for a head that it does not have.
+    """
     return call if len(heads) == call.num_heads else of_heads(call, heads, path)

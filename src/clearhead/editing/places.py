@@ -56,7 +56,10 @@ class Places:
 
     @property
     def is_plain(self) -> bool:
-        """True if queries and keys are all tokens of their sequences, counted from 0."""
+        """True if queries and keys are all tokens of their sequences, counted from 0.
+
+        False if unknown, or given by row.
+        """
         lengths = self.problem.query_len, self.problem.kv_len
         if self.query is None or self.query.ndim == 2 or self.key.ndim == 2:
             return False
@@ -151,7 +154,10 @@ def _cache(running: Sequence[Running]) -> Any:
 
 
 def _length(cache: Any, running: Sequence[Running]) -> int:
-    """Return the number of tokens in a cache of transformers, including those of this call."""
+    """Return the number of tokens in a cache of transformers, including those of this call.
+
+    It is that of the innermost running module with a layer_idx, or the cache's first if that layer has none.
+    """
     layer = next(
         (
             number

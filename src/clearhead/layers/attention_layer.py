@@ -162,7 +162,10 @@ class AttentionLayer(nn.Module, ABC):
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         **options: Unpack[CallOptions],
     ) -> Plan:
-        """Return the kernel that `forward` would run for these arguments, and why not the others."""
+        """Return the kernel that `forward` would run for these arguments, and why not the others.
+
+        A cache stays as it is.
+        """
         call = self._check_call(x, context, across=across, **options)
         held = call.form and call.form.held
         if held is not None:
@@ -329,9 +332,9 @@ class AttentionLayer(nn.Module, ABC):
         return problem.replace(real_queries=real)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
-        """Return the mask of a call, or None, and the options that its parts set, or {}.
+        """Return the mask of a call, or None, and the options that its parts set, or {}; raises as `forward` does.
 
-        By position where columns are not in order.
+        Both go by position where columns are not in order.
         """
         mask, visible, cache = call.mask, call.visible(), call.keys.cache
         positions = call.positions

@@ -188,7 +188,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value, each (batch, num_heads, tokens, head_dim), projected.
 
-        The bias key and the zero key that the module may append come last in key and value.
+        The bias key and the zero key that the module may append come last in key and value. Raises ShapeError,
+        `layer.projected`, for a changed projection of another width.
         """
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)

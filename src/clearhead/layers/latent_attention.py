@@ -176,7 +176,10 @@ class LatentAttention(AttentionLayer):
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
     ) -> Heads:
-        """Return the heads of a query over latents: compared as latents if absorbed, else expanded to heads."""
+        """Return the heads of a query over latents: compared as latents if absorbed, else expanded to heads.
+
+        Raises ShapeError, code `layer.projected`, if a replaced projection has another width.
+        """
         assert unrotated is not None
         shared, latent = key, value
         if call.keys.absorbs:

@@ -99,7 +99,7 @@ class MaskByPosition(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the positions."""
+        """The device of the positions; never None."""
         return self.positions.key.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:

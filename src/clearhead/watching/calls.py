@@ -233,9 +233,9 @@ class Matrices(Calls[Kept]):
         tokens: Tensor | None = None,
         link: Continuation | None = None,
     ) -> Call:
-        """Append a call whose mask and bias are copies, or a matrix, and return it as stored.
+        """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
 
-        Query, key and value are copied too, unless `graph`; by `link` keys are appended to those of the call before.
+        Query, key and value are copied, unless `graph`; by `link` keys are appended to those of the call before.
         """
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
@@ -291,11 +291,11 @@ class Matrices(Calls[Kept]):
         return cast(Kept, matrix)
 
     def all(self) -> tuple[Kept, ...]:
-        """Return what is kept of every call, in order."""
+        """Return what is kept of every call, in order; WatchError if the model wrote to a call's tensors."""
         return tuple(self.shown(call.matrix()) for call in self._calls)
 
     def several(self) -> str:
-        """Return why the calls cannot be stitched to one matrix, in words; "" if they can."""
+        """Return why the calls cannot be stitched to one matrix, in words; "" if they can. Stores the matrix."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
@@ -325,13 +325,13 @@ class Matrices(Calls[Kept]):
         return self._stitched[1]
 
     def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
-        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none.
+        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none, as text.
 
         Args:
             sequences: token ids, (batch, len); the model did not read the last one.
 
         Returns:
-            None if the ids that the calls read are not known, as in an encoder of pictures.
+            None if the ids that the calls read are not known.
         """
         text = next(iter(self._of_the_text()), self)._calls
         texts = read_texts(text)

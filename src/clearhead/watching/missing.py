@@ -276,7 +276,7 @@ def _attends(module: nn.Module) -> bool:
 
 @lru_cache(maxsize=1024)
 def names_attend(kind: str) -> bool:
-    """Return True if a class has the name of an attention, or of a module that has one."""
+    """Return True if a class has the name of an attention, or of a module that has one; cached."""
     return bool(ATTENDS.search(kind)) and not OTHERWISE.search(kind)
 
 

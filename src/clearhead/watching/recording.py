@@ -121,7 +121,10 @@ class Copies:
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
-        """Return a bias with copies of its tensors, detached; one of another kind is returned unchanged."""
+        """Return a bias with copies of its tensors, detached.
+
+        Equal dense ones share a copy, other kinds are unchanged.
+        """
         if isinstance(bias, DenseBias):
             tensor = unbroadcast(bias.tensor.detach())
             return DenseBias(_memoised(self._biases, tensor, lambda copy: copy))

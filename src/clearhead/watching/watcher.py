@@ -266,9 +266,9 @@ class Watch(Drawn, Generic[Kept]):
         hand_on: tap.Change,
         take: tap.Change | None = None,
     ) -> tap.Change | None:
-        """Return a function that takes the context to `take` and then to `hand_on`.
+        """Return a function that takes the context to `take`, if there is one, and then to `hand_on`.
 
-        Where none is available, it is computed and given to `hand_on` at once, and `take` is returned.
+        Where no context is available, it is computed and given to `hand_on` at once, and `take`, or None, is returned.
         """
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))

@@ -48,7 +48,7 @@ def of_attention(
 ) -> Any:
     """Draw a matrix or a summary, and return its axes, or an array of axes for maps of several heads.
 
-    Arguments and errors are those of `AttentionMatrix.plot`.
+    Arguments and what it raises are those of `AttentionMatrix.plot`.
     """
     kind = check_kind(kind, KINDS)
     check_bool("log", log)
@@ -242,7 +242,10 @@ def _numbers_by_layer(
     log: bool,
     ax: object,
 ) -> Any:
-    """Draw the mean of each head over the real queries of all calls, layer by layer, and return the axes."""
+    """Draw the mean of each head over the real queries of all calls, layer by layer, and return the axes.
+
+    Raises SelectionError, `plot.part`, for no such head or sample, ArgumentError, `plot.empty`, for an empty layer.
+    """
     layers, layers_apart = [], seen.apart(names)
     for _, parts in layers_apart:
         for weights in parts:
@@ -271,7 +274,8 @@ def _numbers_by_layer(
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
     """Return the average of each head of a layer, (num_heads,), float64; for a role its score.
 
-    NaN for distance and previous in cross-attention. `sample` of None averages all samples.
+    NaN for distance and previous in cross-attention. `sample` of None averages all samples; SelectionError for none
+    such.
     """
     if sample is not None:
         sample = check_place("sample", sample, min(each.batch for each in parts))

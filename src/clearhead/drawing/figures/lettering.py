@@ -207,12 +207,12 @@ def _spelled(char: str) -> str:
 
 @cache
 def _installed() -> frozenset[str]:
-    """Return the names of the fonts that matplotlib finds."""
+    """Return the names of the fonts that matplotlib finds; read once."""
     return frozenset(entry.name for entry in font_manager.fontManager.ttflist)
 
 
 @cache
 def _has_glyph(char: str, families: tuple[str, ...]) -> bool:
-    """Return True if one of these font families has the character."""
+    """Return True if one of these font families has the character; cached."""
     fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
     return any(font.get_char_index(ord(char)) for font in fonts)

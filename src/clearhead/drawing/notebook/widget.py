@@ -102,7 +102,7 @@ def view(
 
 @cache
 def _widget_class(kind: str) -> Any:
-    """Return the widget class for one kind of page, made on first use because anywidget is optional."""
+    """Return the widget class for one kind of page, made once, on first use; MissingExtraError without anywidget."""
     try:
         import anywidget
         import traitlets

@@ -54,7 +54,7 @@ def page(payload: Payload) -> str:
 
 @cache
 def policy(kind: str) -> str:
-    """Return the content security policy for a kind of page: run its own script, and load nothing.
+    """Return the content security policy for a kind of page: run its own script, and load nothing; cached.
 
     Example:
         >>> policy("heads").startswith("default-src 'none'; script-src 'sha256-")

@@ -31,7 +31,7 @@ def start_of(
     texts: Sequence[Sequence[str]],
     telling: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the initial view of a page of these layers, as its payload has it; `telling` if none was given.
+    """Return the initial view of a page of these layers, as its payload has it; `telling`, or None, if none was given.
 
     Args:
         asked: a head, a state, a pin, or none of them.

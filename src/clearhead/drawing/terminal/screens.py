@@ -86,7 +86,7 @@ class Screens(Printer):
         """Print every head of every layer, the strongest links, and one head over the tokens.
 
         Returns:
-            That head, and the link that it is shown for.
+            That head, and the link that it is shown for; None if there are no two words.
         """
         layers = [self._heads(place) for place in range(len(self._reading.matrices))]
         self._heading("How focused each head is, in %")

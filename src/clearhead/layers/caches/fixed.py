@@ -232,7 +232,7 @@ class Held(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the length tensor."""
+        """The device of the length tensor; never None."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:

@@ -25,8 +25,8 @@ SIZES = {
 def read(reader: ModuleReader) -> None:
     """Read DeepSeek V2 and V3 into the reader: a latent for keys and values, and one for queries or none.
 
-    Sets kind, sizes, options and pairs, and adds rotary positions, scale, mask and dropout. Adds a reason instead for a
-    class that is not of transformers, and for sizes, projections or norms that cannot be read.
+    Sets kind, sizes, options and pairs, and adds rotary positions, scale, mask and dropout. No-op if there are reasons;
+    adds one for a class that is not of transformers, and for sizes, projections or norms that cannot be read.
     """
     if reader.is_own:
         reader.reasons.append(

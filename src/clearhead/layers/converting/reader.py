@@ -275,7 +275,7 @@ class ModuleReader:
         return True
 
     def _pair_inputs(self, inputs: Sequence[Sequence[Projection]]) -> None:
-        """Add the pairs of the projections of query, key and value; several are stacked, missing biases are zeros."""
+        """Add the pairs of query, key and value projections, stacked if several, with zeros for biases of some only."""
         biased = any(each.bias is not None for same in inputs for each in same)
         for ours, same in zip(INPUTS, inputs, strict=True):
             start = 0
@@ -306,7 +306,7 @@ class ModuleReader:
         self.settings.append(Row(theirs, "mask", mask.describe()))
 
     def read_scale(self) -> None:
-        """Add the first number in scaling, scale or softmax_scale as the scale; no-op if the module has none."""
+        """Add the first number in scaling, scale or softmax_scale as the scale; no-op if there is none."""
         for name in ("scaling", "scale", "softmax_scale"):
             found: Any = getattr(self.module, name, None)
             if is_number(found):

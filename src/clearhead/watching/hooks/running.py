@@ -183,9 +183,9 @@ def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bo
 
 @lru_cache(maxsize=1024)
 def _places(kind: type[nn.Module]) -> dict[str, int]:
-    """Return the places of `SOURCES` among the arguments of a class's forward, without self, by name; {} if unknown.
+    """Return the places of `SOURCES` among the arguments of a class's forward, without self, by name; cached.
 
-    Cached.
+    {} if the signature is unknown.
     """
     try:
         names = list(inspect.signature(kind.forward).parameters)[1:]
