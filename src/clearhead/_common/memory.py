@@ -48,7 +48,10 @@ def within_memory(instead: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _told(instead: str) -> Iterator[None]:
-    """Turn errors of a full memory that are raised in the block into a TooLargeError that ends with `instead`."""
+    """Turn errors of a full memory that are raised in the block into a TooLargeError that ends with `instead`.
+
+    A TooLargeError, and any other error, passes unchanged.
+    """
     try:
         yield
     except TooLargeError:

@@ -189,7 +189,7 @@ class Edit(Answering, Drawn):
             self._parts.enter(path, module)
 
     def _leave_module(self, module: nn.Module, output: object) -> None:
-        """Pop a module from the stack of this thread, and those above it, which raised."""
+        """Pop a module from the stack of this thread, and those above it, which raised; no-op if it is not there."""
         stack = self._stack
         if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.

@@ -53,7 +53,7 @@ def by_use(leave: Leave) -> Leave:
 
 
 def enter(use: Use, *more: installing.Install) -> None:
-    """Install the hooks, and those of edits, and activate the edit in this context."""
+    """Install the hooks, and `more` hooks of edits, for this use, and activate its edit in this context."""
     installing.install(use, *more)
     _entered.set((*(each for each in _entered.get() if each() is not None), weakref.ref(use)))
 

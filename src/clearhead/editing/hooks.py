@@ -22,7 +22,7 @@ class _Editing:
     """Listener of the hooks that passes running modules and calls to each active edit."""
 
     def is_running(self) -> bool:
-        """Return True while a model with an active edit runs in this thread."""
+        """Return True while a model with an active edit of this context runs in this thread."""
         return any(each._stack for each in entering.in_force())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:

@@ -88,9 +88,10 @@ def contexts_in(
 def patched_contexts(
     model: nn.Module, clean: object, corrupt: object, patch: Patch, layers: Sequence[str]
 ) -> CallContexts:
-    """Return the contexts when one part of each call comes from the clean run.
+    """Return the contexts of each call in `layers` when one part of it, `patch`, comes from the clean run.
 
-    Earlier layers stay corrupt, so one run on each of the two inputs is enough for all modules.
+    Runs the model once on each input, without gradients: earlier layers stay corrupt, so that is enough for all
+    modules. With "z" they are the clean contexts of all modules.
 
     Raises:
         EditError: code `effects.inputs`, where the two runs have other sizes.

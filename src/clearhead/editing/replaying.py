@@ -127,10 +127,10 @@ class Replay:
         return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
 
     def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
-        """Return True if one copy in a batched output equals the output of a run on the inputs alone.
+        """Return True if copy number `at` in a batched output equals the output of a run on the inputs alone.
 
-        Equal means to half of the digits of the dtype. An output that has anything but rows of samples is not a
-        copy.
+        Equal means to half of the digits of the dtype. False if the output has anything but rows of samples, None and
+        caches that grow by `update`.
         """
         rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
         return all(

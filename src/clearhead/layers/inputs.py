@@ -270,9 +270,10 @@ def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
 
 
 def _bind(cache: Cache, layer: nn.Module) -> None:
-    """Bind a cache to a layer by a weak reference; ArgumentError if it holds keys of another layer.
+    """Bind a cache to a layer by a weak reference.
 
-    In a trace nothing is bound; UnsupportedError (`cache.export`) for a cache made before an export.
+    ArgumentError, `layer.cache-shared`, if it holds keys of another layer. An empty cache changes its layer. In a trace
+    nothing is bound; UnsupportedError, `cache.export`, in an export for a cache that was made before it.
     """
     if is_tracing():
         if is_exporting() and not cache._exporting:

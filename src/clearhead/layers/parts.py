@@ -110,7 +110,7 @@ class Scale(Part):
         return {"scale": self.scale}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the scale, for `repr`."""
         return f"{self.scale:g}"
 
 
@@ -145,7 +145,7 @@ class Softcap(Part):
         return {"softcap": self.softcap}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the bound, for `repr`."""
         return f"{self.softcap:g}"
 
 
@@ -179,7 +179,7 @@ class Sinks(Part):
         return {"sinks": self.scores}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the number of heads, for `repr`."""
         return str(len(self.scores))
 
 
@@ -217,7 +217,7 @@ class ScoreBias(Part):
         return {"bias": self.bias}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the description of the bias, for `repr`."""
         return self.bias.describe()
 
 

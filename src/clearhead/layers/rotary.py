@@ -201,7 +201,7 @@ class Rotary(Part):
         return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the arguments that differ from their defaults, and head_dim, base and layout, for `repr`."""
         text = f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"
         if self.rotated_dim != self.head_dim:
             text += f", rotated_dim={self.rotated_dim}"

@@ -83,7 +83,7 @@ class _Following:
             each.enter(module, every, stack)
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Pass a module that has run to the watches of this context."""
+        """Pass a module that has run to the watches of this context; returns None, so its output is unchanged."""
         for each in _listeners():
             each.leave(module, output)
 

@@ -95,7 +95,7 @@ class Copies:
         )
 
     def clear(self) -> None:
-        """Forget the copies."""
+        """Forget the copies of masks and biases, and the last self-attention."""
         self._masks.clear()
         self._biases.clear()
         self._before = None

@@ -83,7 +83,7 @@ class TokenIds:
         self._firsts: dict[str, tuple[Tensor, Tensor]] = {}
 
     def forget(self) -> None:
-        """Forget the last ids, until the embedding runs again."""
+        """Forget the ids that the embedding read last; those of earlier calls stay."""
         self._last = None
 
     def read(self, module: nn.Module, inputs: Any) -> None:

@@ -50,7 +50,7 @@ class LongScreens(Printer):
         self._title(name, part, self._reading.heads, self._reading.tokens, TOKENS)
 
     def model(self) -> int:
-        """Print a line for each layer, and return the layer with the head that best finds earlier tokens."""
+        """Print a line for each layer; return the number of the layer whose head best finds earlier tokens."""
         self._heading("What the layers do, averaged over their heads")
         self._print(Text("layer  entropy distance  first  prev.  induct.  roles", "dim"))
         self._print(Text("          nats   tokens   in %   in %     in %", "dim"))

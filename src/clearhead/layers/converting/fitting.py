@@ -14,7 +14,7 @@ Layer = TypeVar("Layer", bound=AttentionLayer)
 
 
 def refuse(aim: str, reasons: Sequence[str]) -> None:
-    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; do nothing if there are none."""
+    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; no-op if there are none."""
     if reasons:
         listed = "\n".join(f"  - {reason}" for reason in reasons)
         raise UnsupportedError("convert.refused", f"clearhead.convert cannot {aim}.\n{listed}")

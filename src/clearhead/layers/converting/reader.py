@@ -184,7 +184,7 @@ class ModuleReader:
         return [each for each in found if each is not None] if None not in found else []
 
     def find(self, path: str) -> Any:
-        """Return the attribute at a dotted path in the module, or in the modules next to it; None if there is none."""
+        """Return the attribute at a dotted path in the module or a module next to it; None if there is none."""
         first, *rest = path.split(".")
         found = self.beside.get(first, getattr(self.module, first, None))
         for name in rest:

@@ -22,7 +22,7 @@ class Follower(Protocol):
         """Take note of a module that starts to run, with its arguments; `named` is None unless it shows them."""
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Take note of a module that has run; return another output, or None to leave it as it is."""
+        """Take note of a module that has run, with its output; the return value is ignored."""
 
 
 followers: list[Follower] = []

@@ -15,7 +15,11 @@ from clearhead.watching.hooks import tap
 
 
 def _noticed(function: Any) -> Any:
-    """Return the softmax function wrapped to report each call over the last dimension."""
+    """Return the softmax function wrapped to report each call over the last dimension to the witnesses.
+
+    Not reported: calls inside reported attention, those without a `dim`, and of what is no tensor. Results are
+    unchanged.
+    """
 
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:

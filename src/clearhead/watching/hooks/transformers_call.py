@@ -196,7 +196,7 @@ def _flash(
 
 
 def _is_scattered(valid: Tensor, query_len: int) -> bool:
-    """Return True if padding lies between real tokens; a single query is always real."""
+    """Return True if padding lies between real tokens of a row, bool, (batch, keys); a single query is always real."""
     before = (~valid).cumsum(dim=-1)
     counts = valid.clone()
     if query_len == 1:
@@ -209,7 +209,10 @@ def _is_scattered(valid: Tensor, query_len: int) -> bool:
 def _among_real(
     valid: Tensor, sliding_window: int, is_causal: bool, lengths: tuple[int, int]
 ) -> Mask:
-    """Return a window that counts real tokens only, as flash attention does after removing the padding."""
+    """Return a dense window that counts real tokens only, as flash attention does after removing the padding.
+
+    `valid` is bool, (batch, keys); further keys, up to kv_len of `lengths`, are hidden. On both sides unless causal.
+    """
     query_len, kv_len = lengths
     place = valid.cumsum(dim=-1)
     behind = place[:, None, -query_len:, None] - place[:, None, None]
