@@ -43,11 +43,11 @@ def within_memory(instead: str) -> AbstractContextManager[None]:
         TooLargeError: code `memory.full`; other errors pass unchanged.
     """
     # A compiler has no memory to run out of.
-    return nullcontext() if torch.compiler.is_compiling() else _told(instead)
+    return nullcontext() if torch.compiler.is_compiling() else _as_too_large(instead)
 
 
 @contextmanager
-def _told(instead: str) -> Iterator[None]:
+def _as_too_large(instead: str) -> Iterator[None]:
     """Turn errors of a full memory that are raised in the block into a TooLargeError that ends with `instead`.
 
     A TooLargeError, and any other error, passes unchanged.

@@ -271,7 +271,7 @@ def _as_option(found: re.Match[str]) -> str:
 
 
 def _report(given: Mapping[str, Any]) -> Any:
-    """Return the report from its `as_dict` after a round trip through JSON."""
+    """Return the `Report` of its `as_dict` after a round trip through JSON; lists become tuples."""
     import clearhead as ch
 
     def frozen(value: Any) -> Any:

@@ -97,7 +97,10 @@ app.add_typer(samples)
 
 
 def run() -> int:
-    """Run the command that the arguments name, and return the exit code."""
+    """Run the command that the arguments name, and return the exit code, 1 for an error of the system.
+
+    Characters that the terminal cannot show are spelled; a closed pipe counts as success.
+    """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none
     for stream in (sys.stdout, sys.stderr):

@@ -320,14 +320,14 @@ def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) ->
 
 
 def _read_find(find: str, layer: int | None) -> tuple[str, str]:
-    """Return query and key of --find, either of which may be empty; ArgumentError for no pair, or with --layer."""
+    """Return query and key of --find, one of them may be empty; ArgumentError for no pair, or with --layer."""
     if layer is not None:
         raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
     return _read_pair("find", find, any)
 
 
 def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
-    """Return query and key of --why, neither of which may be empty; ArgumentError for no pair.
+    """Return query and key of --why, both not empty; ArgumentError for no pair.
 
     Also with --find, or with --layer but no --head.
     """

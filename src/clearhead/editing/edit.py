@@ -343,7 +343,7 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """Edit the attention of a model while a block runs: what if this head could not look there?
 
     The model runs on its own kernel. Heads and queries that are not edited keep its numbers, bit for
-    bit; those that are edited are computed by the kernel that `attend` takes. Every way of attending
+    bit; those that are edited are computed by the kernel that `attend` takes. Every implementation
     that `watch` reads is edited, with gradients, in batches, and in generation with a KV cache,
     where positions go on from step to step. `watch` inside the block sees the edited calls. Outside
     of the block, or after an exception in it, the model is as it was. The edit belongs to the context
@@ -353,8 +353,8 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
 
     Args:
         model: any PyTorch model that is not compiled.
-        strict: True raises an error if a part of a layer that is edited attended in a way that cannot
-            be edited; else that is an `EditWarning`. `Edit.missing` lists all such parts.
+        strict: True raises an error if a part of a layer that is edited attended and cannot be
+            edited; else that is an `EditWarning`. `Edit.missing` lists all such parts.
 
     Returns:
         An `Edit`; `edit[layer]` is a layer of it, with `ablate`, `hide`, `scale` and

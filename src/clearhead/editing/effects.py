@@ -180,8 +180,9 @@ def effects(
         progress: True writes a line on a terminal; or a function of the edits done and all edits.
 
     Returns:
-        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended in a way
-        that cannot be edited. A head of a module that attends several times in a run, as where layers share it, is
+        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended
+        and cannot be edited. A head of a module that attends several times in a run, as where layers share it,
+        is
         edited in all of its calls at once, unless `by` is "call".
 
     Raises:

@@ -70,7 +70,7 @@ def paths(
             the last receiver.
         receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
             others share it; or a list of such, all at once. None is the output of the model.
-        frozen: "others" freezes the other heads, and next to attention whatever has weights in their blocks; with
+        frozen: "others" freezes the other heads, and next to attention all modules with weights in their blocks; with
             "heads", MLPs are recomputed, and what they make of the sender counts.
         progress: True writes a line on a terminal; or a function of the senders done and all senders.
 

@@ -127,7 +127,10 @@ _WHOLE = (nn.MultiheadAttention,)
 
 
 def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -> Places:
-    """Return the positions of a call that has appended its tokens to a cache of clearhead."""
+    """Return the positions of a call that has appended its tokens to a cache of clearhead.
+
+    Those of the queries are None if the cache does not tell, as for a context that it held already.
+    """
     device, held = problem.device, len(cache)
     keys, ends = cache.positions.to(device), torch.atleast_2d(cache.next_positions(1)).to(device)
     last = cache._last_positions().to(device)

@@ -232,7 +232,7 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     # Padding alone may be ones.
     from_one = ones.any(dim=1) & ((positions == 2).any(dim=1) | ones.all(dim=1))
     elsewhere = (lowest > 0) & ~from_one
-    begins = _told_by_ranks(int(lowest[elsewhere][0]) if bool(elsewhere.any()) else 0)
+    begins = _reported_by_ranks(int(lowest[elsewhere][0]) if bool(elsewhere.any()) else 0)
     if begins:
         raise UnsupportedError(
             "model.positions",
@@ -249,7 +249,7 @@ _told: weakref.ref[Any] | None = None
 
 
 @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
-def _told_by_ranks(place: int) -> tuple[int, int] | None:
+def _reported_by_ranks(place: int) -> tuple[int, int] | None:
     """Return a rank whose text begins in the middle, and the position; None if no rank reports one (`place` of 0).
 
     The ranks report through the store of their process group, once, for at most 5 s: a collective would hang.

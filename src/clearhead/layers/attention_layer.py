@@ -66,7 +66,7 @@ class Heads(NamedTuple):
 class AttentionLayer(nn.Module, ABC):
     """A base of attention layers, which define how a call is projected and how heads are joined.
 
-    In between the way is the same for all of them: a call is checked, projected, transformed by the
+    The steps in between are the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
     """
 

@@ -320,7 +320,7 @@ def _content(message: str) -> FileError:
 def _check_mask(problem: Problem) -> None:
     """Check the numbers in a mask from a file, by evaluating its first pair and its spans.
 
-    FileError if that is no bool. Raises whatever the mask raises. A problem without a mask or with a plain causal one
+    FileError if that is no bool. Errors of the mask itself pass. A problem without a mask or with a plain causal one
     is not checked.
     """
     mask = problem.mask

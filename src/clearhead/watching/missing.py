@@ -1,4 +1,4 @@
-"""The parts of a watched model that attended and were not seen, and the way out for each."""
+"""The parts of a watched model that attended and were not seen, and how to make each visible."""
 
 import re
 import weakref
@@ -175,7 +175,10 @@ class Ran:
             self._worked.add(path)
 
     def witness(self, path: str, module: nn.Module, kind: str, shape: tuple[int, ...]) -> None:
-        """Note that a module called softmax or FlexAttention itself, if that may be attention."""
+        """Note that a module called softmax or FlexAttention itself, if that may be attention.
+
+        A softmax counts if the module is named as an attention or its scores are square, and not for routers and gates.
+        """
         if type(module).__module__.startswith("torch.nn.") and "." in path:
             # nn.Softmax as a part of the module in question.
             path = path.rpartition(".")[0]

@@ -74,7 +74,7 @@ class Seen(Answering, WholeRecord[Kept]):
     def table(self, tokens: Tensor | None = None, source_tokens: Tensor | None = None) -> Table:
         """Return the heads side by side: entropy, distance, and how far each fills each role.
 
-        Averages are over all real queries of all calls; layers that share a module, as in ALBERT, are told apart.
+        Averages are over all real queries of all calls; layers that share a module, as in ALBERT, have a row each.
 
         Args:
             tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on. None takes

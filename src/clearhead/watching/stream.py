@@ -308,7 +308,7 @@ def parent_of(path: str) -> str:
 
 
 def tensors_in(tree: object) -> list[Tensor]:
-    """Return the tensors among arguments or outputs, in order."""
+    """Return the tensors among arguments or outputs, in order; [] if there are none."""
     return [each for each in _pytree.tree_leaves(tree) if isinstance(each, Tensor)]
 
 

@@ -82,7 +82,7 @@ class Figure(Drawn):
         """Write the figure as a self-contained page, which opens offline.
 
         Args:
-            path: the file; whatever was there is replaced.
+            path: the file; one that is there is replaced.
 
         Returns:
             The path.
@@ -193,8 +193,8 @@ def figure(
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
             softmax: how scores become weights, also as shares of their sum, without taking the largest
             away, in float32, or over the queries; hiding: by −∞, or by striking weights out;
-            width: how many numbers of query and key are taken, in the place of both; dropout, drawn
-            anew by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
+            width: how many numbers of query and key are taken, in the place of both; dropout,
+            redrawn by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
             transpose or without; rotary: queries and keys are turned by their place.
         predict: a stage, a row and a column: a number to guess before it is shown.
         title: what stands above it.

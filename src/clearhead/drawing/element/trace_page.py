@@ -63,7 +63,7 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
     steps: list[dict[str, Any]] = []
     before = ""
     for step in trace._drawn():
-        name, told = step.name, _told(step)
+        name, told = step.name, _entry_of(step)
         if not step.standard:
             told["of"] = before
         if step.same_as is None and name in trace:
@@ -78,7 +78,7 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
                     "parts": projection.parts,
                     "changes": projection.changes,
                 }
-                steps += [_told(each) | about for each, _ in operands[name].values()]
+                steps += [_entry_of(each) | about for each, _ in operands[name].values()]
             else:
                 told["formula"] += f"; its {sizes_of[name]:,} weights have no room here"
         steps.append(told)
@@ -128,7 +128,7 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
     yield Step(f"W_{name}", weight, (*lead, width, step.axes[-1]), formula)
 
 
-def _told(step: Step) -> dict[str, Any]:
+def _entry_of(step: Step) -> dict[str, Any]:
     """Return the entry of a stage in the payload: name, last two axes, shape, formula with its line, same_as."""
     formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {

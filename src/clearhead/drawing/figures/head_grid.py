@@ -44,7 +44,10 @@ def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
 def of_layers(
     layers: Sequence[Cells], names: Sequence[str], *, log: bool, ax: object
 ) -> np.ndarray:
-    """Draw layers × heads, and return an array of axes, None where a layer has fewer heads."""
+    """Draw layers × heads, and return an array of axes, None where a layer has fewer heads.
+
+    `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale.
+    """
     columns = max(len(cells.heads) for cells in layers)
     places = [
         (row, column) for row, cells in enumerate(layers) for column in range(len(cells.heads))

@@ -41,7 +41,7 @@ def view(
     kernel, in a notebook that was saved with its widgets, the page shows what it holds.
 
     Args:
-        thing: what to look at.
+        thing: the record, matrix, summary or trace to show.
         tokens: what the queries are, as strings or ids, one for each token; those that were saved
             with it, if None. A trace has its own.
         source_tokens: what the keys are, in attention between two texts.

@@ -367,7 +367,10 @@ class _Packing:
         return known.index(text.tokens) if text.tokens in known else len(known)
 
     def _summary(self, shown: Located, text: PageText | None) -> Summary:
-        """Return the summary of the sample, with batch and heads, and with roles if they are known."""
+        """Return the summary of the sample, with batch and heads, and with roles if they are known.
+
+        Made of a matrix, with links and a map if it is long; a summary is cut to the sample.
+        """
         weights = shown.layer.weights
         if isinstance(weights, Summary):
             return weights.sample(shown.run.sample)

@@ -344,7 +344,7 @@ class ModuleReader:
                 )
 
     def check_tensors(self) -> None:
-        """Add a reason if the tensors are not floating, or not of one dtype on one device, or on meta."""
+        """Add a reason unless the tensors that were read are floating, of one dtype on one device, and not on meta."""
         tensors = [pair.tensor for pair in self.pairs if pair.tensor is not None]
         kinds = sorted({f"{each.dtype} on {each.device}" for each in tensors})
         if len(kinds) > 1:

@@ -18,7 +18,7 @@ class Row:
         theirs: the name of a tensor in the module, with a slice if it is a part of it, or of a
             setting; empty for what the module does not have.
         ours: the name of the tensor or the part of our layer; empty for what has no place in it.
-        how: what happens on the way: "copied", "transposed", "plus 1", and so on.
+        how: what happens to the numbers: "copied", "transposed", "plus 1", and so on.
 
     Example:
         >>> Row("c_attn.weight[:, 0:64]", "query_projection.weight", "transposed").how

@@ -129,7 +129,7 @@ class Replacement:
     def _replaced(self, value: Any) -> Any:
         """Return a value with the functions in it replaced, or the value itself if there are none.
 
-        Looks into partials, static methods and tuples, which are made anew.
+        Looks into partials, static methods and tuples, which are rebuilt.
         """
         if id(value) in self._new:
             return self._new[id(value)]
@@ -235,7 +235,7 @@ _DESCRIPTORS: dict[type, Any] = {types.ModuleType: _OF_MODULES}
 
 
 def namespace(module: Any) -> dict[str, Any] | None:
-    """Return the namespace of an entry of sys.modules without running its code; None if it has none."""
+    """Return the namespace of an entry of sys.modules, not a copy, without running its code; None if it has none."""
     kind = type(module)
     descriptor = _DESCRIPTORS.get(kind)
     if descriptor is None:

@@ -50,7 +50,7 @@ class Gives(NamedTuple):
     """The context that a call hands out.
 
     Attributes:
-        context: False where the way of attending has none of its heads.
+        context: False where the implementation has no context of its heads.
         ablated: as in `Edited`.
     """
 
