@@ -182,8 +182,7 @@ def effects(
     Returns:
         `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended
         and cannot be edited. A head of a module that attends several times in a run, as where layers share it,
-        is
-        edited in all of its calls at once, unless `by` is "call".
+        is edited in all of its calls at once, unless `by` is "call".
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
