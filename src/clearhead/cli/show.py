@@ -309,7 +309,10 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
 
 
 def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) -> tuple[str, str]:
-    """Return query and key of an option such as "it,animal"; raise an ArgumentError if it is not a pair."""
+    """Return query and key of an option such as "it,animal", without spaces around them.
+
+    Raises ArgumentError, `show.pair`, if they are not two, or `is_whole` is False for them.
+    """
     parts = [part.strip() for part in pair.split(",")]
     if len(parts) != 2 or not is_whole(parts):
         raise ArgumentError(

@@ -173,9 +173,9 @@ class TransformersAdapter(Adapter):
         key: Tensor,
         implementation: str | None,
     ) -> Tensor | None:
-        """Return the ALiBi of the model, (batch, num_heads, 1, kv_len), of 1 sample for MPT.
+        """Return the ALiBi of the model, (batch, num_heads, 1, kv_len): the end of `bias` for MPT, with a batch of 1.
 
-        None if the mask contains it or there is none. "alibi" is removed from `given`.
+        Else it is taken out of `given`; None if the mask contains it or there is none.
         """
         if bias is not None:  # of MPT, as long as its longest text
             return bias[None, ..., bias.shape[-1] - key.shape[2] :]

@@ -68,12 +68,12 @@ class Wanted:
 
     @property
     def has_values(self) -> bool:
-        """True if the value of each call is kept."""
+        """True if the value of each call is kept: asked for, or with keep="gradients"."""
         return self.values or self.keep == "gradients"
 
     @property
     def has_contexts(self) -> bool:
-        """True if the context of each call is kept."""
+        """True if the context of each call is kept: asked for, or with keep="contexts"."""
         return self.contexts or self.keep == "contexts"
 
     def check(self) -> None:
@@ -120,7 +120,7 @@ class Watch(Drawn, Generic[Kept]):
         self.entry: object = None
 
     def _begin(self) -> None:
-        """Reset what a block needs, and start an empty record."""
+        """Reset what a block needs, and set `seen` to an empty record."""
         model = self._model
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
@@ -318,7 +318,10 @@ class Watch(Drawn, Generic[Kept]):
             self._ids.forget()
 
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
-        """Note attention that cannot be read."""
+        """Note attention that cannot be read in the innermost module of this model in `stack`; there must be one.
+
+        `kind` is "softmax" or "flex_attention"; `shape` is that of the scores.
+        """
         found = self._paths.innermost(stack)
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)
