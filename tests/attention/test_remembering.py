@@ -144,17 +144,30 @@ def test_a_mask_that_may_change_is_asked_anew(repeated: list[bool]) -> None:
         torch.testing.assert_close(now, ch.attend(**tensors, mask=mask, kernel="eager"))
 
 
-@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": ch.alibi(6)}], ids=str)
+ONE_OF_MANY: dict[str, Any] = {"query_len": 1, "kv_len": 601, "head_dim": 31}
+GRADIENTS: list[tuple[Mask, dict[str, Any], dict[str, Any]]] = [
+    (mask, options, {})
+    for mask in (ch.sliding_window(left=2, right=0), ch.padding([0, 4, 19]))
+    for options in ({}, {"softcap": 2.0}, {"bias": ch.alibi(6)})
+]
+
+
 @pytest.mark.parametrize(
-    "mask", [ch.sliding_window(left=2, right=0), ch.padding([0, 4, 19])], ids=repr
+    ("mask", "options", "sizes"),
+    [
+        *GRADIENTS,
+        (ch.causal(), {}, ONE_OF_MANY),
+        (ch.sliding_window(left=300, right=0), {}, ONE_OF_MANY),
+    ],
+    ids=str,
 )
 def test_gradients_are_those_of_the_definition(
-    mask: Mask, options: dict[str, Any], repeated: list[bool]
+    mask: Mask, options: dict[str, Any], sizes: dict[str, Any], repeated: list[bool]
 ) -> None:
     with torch.inference_mode():
         for _ in range(4):
-            ch.attend(**draw(), mask=mask, **options)
-    tensors = {name: each.requires_grad_() for name, each in draw().items()}
+            ch.attend(**draw(**sizes), mask=mask, **options)
+    tensors = {name: each.requires_grad_() for name, each in draw(**sizes).items()}
     context = ch.attend(**tensors, mask=mask, **options)
     found = torch.autograd.grad(context.square().sum(), [*tensors.values()])
     defined = ch.attend(**tensors, mask=mask, **options, kernel="eager").square().sum()

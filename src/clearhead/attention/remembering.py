@@ -22,7 +22,7 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
-from clearhead.attention.kernels._by_scores import context_by_scores
+from clearhead.attention.kernels._by_scores import context_by_scores, fits
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
@@ -42,7 +42,7 @@ class _Call(NamedTuple):
 
     keys: slice | None
     causal: bool
-    grouped: bool
+    by_scores: bool
     shown: tuple[Tensor | None, Tensor | None] | None
     """The mask and the queries that see something, as `shown_small` returns them; None if read in each call."""
     scale: float
@@ -94,11 +94,10 @@ def remembering(attend: Attend) -> Attend:
                 added = _small_bias(cast(Alibi, bias), call.extent)
                 visible = added if visible is None else added.where(visible, -torch.inf)
             context = None
-            if softcap is not None:
+            if call.by_scores:
                 context = context_by_scores(query, keys, values, call.scale, visible, softcap)
             elif short_together(query, keys, values, call.factor):
-                followed = query.requires_grad or key.requires_grad or value.requires_grad
-                if followed and torch.is_grad_enabled():
+                if wants_gradient(query, keys, values):
                     query, keys, values = FirstDerivatives.apply(query, keys, values)
                 context = F.scaled_dot_product_attention(
                     query,
@@ -108,7 +107,7 @@ def remembering(attend: Attend) -> Attend:
                     0.0,
                     call.causal,
                     scale=call.scale,
-                    enable_gqa=call.grouped,
+                    enable_gqa=query.shape[1] != key.shape[1],
                 )
             if context is not None:
                 return context if seen is None else context.masked_fill(~seen, 0.0)
@@ -162,16 +161,19 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
         masked, causal, keys = piece.masked, piece.causal, None if piece.whole else piece.keys
     elif by_scores and (query.dtype not in (torch.float32, torch.float64)):
         return None  # a product in 16 bits would round the scores
-    if (key if keys is None else key[:, :, keys]).numel() > SMALL:
-        return None
+    read = slice(None) if keys is None else keys
+    key, value = key[:, :, read], value[:, :, read]
+    if key.numel() > SMALL:
+        by_scores = True
+        if not is_plain or masked or causal or not fits(query, key, value, False):
+            return None
     if (masked or not is_plain) and problem.query_len * problem.kv_len > small.MOST_PAIRS:
         return None
     shown = (None, None)
     if masked:
         assert problem.mask is not None
         shown = None if has_tensor(problem.mask) else shown_small(problem.mask, problem.extent)
-    grouped = query.shape[1] != key.shape[1]
-    return _Call(keys, causal, grouped, shown, problem.scale, problem.factor, problem.extent)
+    return _Call(keys, causal, by_scores, shown, problem.scale, problem.factor, problem.extent)
 
 
 def _small_bias(bias: Alibi, extent: Extent) -> Tensor:
