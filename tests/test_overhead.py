@@ -32,14 +32,9 @@ def _calls(function: Callable[[], object]) -> int:
     return counted
 
 
-def _attend() -> Callable[[], object]:
+def _attend(mask: Callable[[], ch.Mask | None] = lambda: None) -> Callable[[], object]:
     query, key, value = torch.randn(3, 1, 4, 16, 16).unbind()
-    return lambda: ch.attend(query, key, value)
-
-
-def _attend_causal() -> Callable[[], object]:
-    query, key, value = torch.randn(3, 1, 4, 16, 16).unbind()
-    return lambda: ch.attend(query, key, value, mask=ch.causal())
+    return lambda: ch.attend(query, key, value, mask=mask())
 
 
 def _one_token_of_a_window() -> Callable[[], object]:
@@ -48,15 +43,8 @@ def _one_token_of_a_window() -> Callable[[], object]:
     return lambda: ch.attend(query, key, value, mask=mask)
 
 
-def _one_token_padded() -> Callable[[], object]:
-    query, (key, value) = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 4, 16, 16).unbind()
-    mask = ch.padding([12, 7])
-    return lambda: ch.attend(query, key, value, mask=mask)
-
-
-def _attend_padded() -> Callable[[], object]:
-    query, key, value = torch.randn(3, 2, 4, 16, 16).unbind()
-    mask = ch.causal() & ch.padding([12, 7])
+def _padded(queries: int, mask: ch.Mask) -> Callable[[], object]:
+    query, (key, value) = torch.randn(2, 4, queries, 16), torch.randn(2, 2, 4, 16, 16).unbind()
     return lambda: ch.attend(query, key, value, mask=mask)
 
 
@@ -75,10 +63,10 @@ def _step() -> Callable[[], object]:
     ("make", "most"),
     [
         (_attend, 6),
-        (_attend_causal, 9),
+        (lambda: _attend(ch.causal), 9),
         (_one_token_of_a_window, 7),
-        (_one_token_padded, 6),
-        (_attend_padded, 6),
+        (lambda: _padded(1, ch.padding([12, 7])), 6),
+        (lambda: _padded(16, ch.causal() & ch.padding([12, 7])), 6),
         (_layer, 55),
         (_step, 25),
     ],

@@ -97,7 +97,8 @@ def remembering(attend: Attend) -> Attend:
             if call.by_scores:
                 context = context_by_scores(query, keys, values, call.scale, visible, softcap)
             elif short_together(query, keys, values, call.factor):
-                if wants_gradient(query, keys, values):
+                followed = query.requires_grad or keys.requires_grad or values.requires_grad
+                if followed and torch.is_grad_enabled():
                     query, keys, values = FirstDerivatives.apply(query, keys, values)
                 context = F.scaled_dot_product_attention(
                     query,
@@ -142,11 +143,10 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
     """Return a checked call that can be repeated; None if it is not small, or needs more than one fused call."""
-    shape = query.shape
-    if not (query.ndim == 4 and key.numel() and shape[3] == value.shape[3]):
+    if not (query.ndim == 4 and key.numel() and query.shape[3] == value.shape[3]):
         return None
     strides = [tensor.stride() for tensor in (query, key, value)]
-    if any(step != 1 or row < shape[3] for *_, row, step in strides):
+    if any(step != 1 or row < query.shape[3] for *_, row, step in strides):
         return None
     problem = make_problem(query, key, value, **given)
     if problem.scale <= 0:

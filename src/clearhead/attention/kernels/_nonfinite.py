@@ -89,6 +89,7 @@ def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.
     Small tensors are concatenated first, which is fastest.
     """
     if query.shape[1] != key.shape[1]:
-        query = query.reshape(key.shape[0], key.shape[1], -1, key.shape[3])
+        queries = query.shape[1] // key.shape[1] * query.shape[2]
+        query = query.reshape(key.shape[0], key.shape[1], queries, key.shape[3])
     every = torch.cat((query, key, value), dim=2)
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH
