@@ -37,13 +37,7 @@ def _attend(mask: Callable[[], ch.Mask | None] = lambda: None) -> Callable[[], o
     return lambda: ch.attend(query, key, value, mask=mask())
 
 
-def _one_token_of_a_window() -> Callable[[], object]:
-    query, (key, value) = torch.randn(1, 4, 1, 16), torch.randn(2, 1, 4, 16, 16).unbind()
-    mask = ch.sliding_window(left=7, right=0)
-    return lambda: ch.attend(query, key, value, mask=mask)
-
-
-def _padded(queries: int, mask: ch.Mask) -> Callable[[], object]:
+def _few(queries: int, mask: ch.Mask) -> Callable[[], object]:
     query, (key, value) = torch.randn(2, 4, queries, 16), torch.randn(2, 2, 4, 16, 16).unbind()
     return lambda: ch.attend(query, key, value, mask=mask)
 
@@ -64,9 +58,9 @@ def _step() -> Callable[[], object]:
     [
         (_attend, 6),
         (lambda: _attend(ch.causal), 9),
-        (_one_token_of_a_window, 7),
-        (lambda: _padded(1, ch.padding([12, 7])), 6),
-        (lambda: _padded(16, ch.causal() & ch.padding([12, 7])), 6),
+        (lambda: _few(1, ch.sliding_window(left=7, right=0)), 7),
+        (lambda: _few(1, ch.padding([12, 7])), 6),
+        (lambda: _few(16, ch.causal() & ch.padding([12, 7])), 6),
         (_layer, 55),
         (_step, 25),
     ],

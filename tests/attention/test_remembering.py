@@ -169,6 +169,16 @@ def test_gradients_are_those_of_the_definition(
     assert repeated == [False, False] + 3 * [sizes == (19, 19) or not options]
 
 
+def test_second_derivatives_are_refused_again(repeated: list[bool]) -> None:
+    query, key, value = draw().values()
+    query.requires_grad_()
+    contexts = [ch.attend(query, key, value, mask=ch.causal()) for _ in range(3)]
+    [grad] = torch.autograd.grad(contexts[2].sum(), query, create_graph=True)
+    with pytest.raises(ch.errors.UnsupportedError, match="first derivatives"):
+        grad.sum().backward()
+    assert repeated == [False, False, True]
+
+
 def test_other_calls_are_checked_and_seen_as_ever(repeated: list[bool]) -> None:
     tensors, mask = draw(), ch.causal()
     for _ in range(3):

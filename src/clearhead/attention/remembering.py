@@ -6,8 +6,8 @@ tensor. Their entries are read in each call, for what is not finite. A call that
 traces, transforms or lowers is made in full.
 """
 
-import functools
 from collections.abc import Callable, Hashable
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -23,7 +23,7 @@ from clearhead._common.torch_internals import (
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
 from clearhead.attention.kernels._by_scores import context_by_scores, fits
-from clearhead.attention.kernels._fused_gradients import FirstDerivatives
+from clearhead.attention.kernels._fused_gradients import refuse_second
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
 from clearhead.attention.planning import observers
@@ -53,7 +53,7 @@ class _Call(NamedTuple):
 def remembering(attend: Attend) -> Attend:
     """Return `attend` wrapped so that repeated equal small calls skip checks and planning from the third on."""
 
-    @functools.wraps(attend)
+    @wraps(attend)
     def remembered(
         query: Tensor,
         key: Tensor,
@@ -97,9 +97,6 @@ def remembering(attend: Attend) -> Attend:
             if call.by_scores:
                 context = context_by_scores(query, keys, values, call.scale, visible, softcap)
             elif short_together(query, keys, values, call.factor):
-                followed = query.requires_grad or keys.requires_grad or values.requires_grad
-                if followed and torch.is_grad_enabled():
-                    query, keys, values = FirstDerivatives.apply(query, keys, values)
                 context = F.scaled_dot_product_attention(
                     query,
                     keys,
@@ -110,6 +107,8 @@ def remembering(attend: Attend) -> Attend:
                     scale=call.scale,
                     enable_gqa=query.shape[1] != key.shape[1],
                 )
+                if context.grad_fn is not None:
+                    context.grad_fn.register_hook(partial(refuse_second, (query, keys, values)))
             if context is not None:
                 return context if seen is None else context.masked_fill(~seen, 0.0)
         context = attend(query, key, value, **given)
@@ -182,8 +181,7 @@ def _small_bias(bias: Alibi, extent: Extent) -> Tensor:
     answers = vars(bias).setdefault(ANSWERS, {})
     if asked not in answers:
         with torch.inference_mode(False):
-            whole = slice(0, extent.query_len), slice(0, extent.kv_len)
-            put(answers, asked, bias.block(*whole, extent))
+            put(answers, asked, bias.block(slice(0, asked[0]), slice(0, asked[1]), extent))
     return answers[asked]
 
 
