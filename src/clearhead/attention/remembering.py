@@ -38,7 +38,12 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 
 class _Call(NamedTuple):
-    """A checked call: the keys that it reads, None for all, and the mask tensor for others."""
+    """The result of the checks of a small call, from which an equal call is repeated.
+
+    `keys` is the slice of keys to read, None for all. `causal`, `grouped` and `scale` are the arguments of PyTorch's
+    fused call. `factor` is that of the problem, by which the check for finite inputs multiplies; `extent` has the
+    sizes.
+    """
 
     keys: slice | None
     causal: bool
@@ -51,7 +56,12 @@ class _Call(NamedTuple):
 
 
 def remembering(attend: Attend) -> Attend:
-    """Return `attend` wrapped so that repeated equal small calls skip checks and planning from the third on."""
+    """Return `attend` wrapped so that repeated equal small calls skip checks and planning from the third on.
+
+    The first call of a kind marks its key in `small.KEPT`, and the second stores there its `_Call`, or False if it
+    cannot be repeated. Calls with sinks, dropout, a kernel or across, with observers, with subclasses of Tensor or
+    masks of another class than those of `small.NUMBERS`, and compiled calls always run `attend` in full.
+    """
 
     @wraps(attend)
     def remembered(
@@ -65,6 +75,7 @@ def remembering(attend: Attend) -> Attend:
         softcap: float | None = None,
         **options: Any,
     ) -> Tensor:
+        """Repeat a cached call without checks, or call `attend` in full; arguments and result are those of `attend`."""
         given = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
         alike = type(query) is type(key) is type(value) is Tensor
         is_known = mask is None or type(mask) in small.NUMBERS
@@ -124,7 +135,11 @@ def remembering(attend: Attend) -> Attend:
 
 
 def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Hashable | None:
-    """Return a hashable key for the options of a call; None for a call that must be checked in full."""
+    """Return a hashable key for the options of a call; None for a call that must be checked in full.
+
+    None is returned if scale or softcap is neither a float nor None, and for a bias other than alibi with the slopes of
+    the paper for a float32 query, or with a softcap.
+    """
     if not {type(scale), type(softcap)} <= {float, type(None)}:
         return None
     if bias is None:
@@ -141,7 +156,12 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
-    """Return a checked call that can be repeated; None if it is not small, or needs more than one fused call."""
+    """Return a checked call that can be repeated, or None; raise as `make_problem` does.
+
+    None if the tensors have not four dimensions or an empty key, if their widths differ or their rows overlap or have
+    strides, for a scale ≤ 0, a 16-bit query with softcap, a larger mask or, next to a mask or options, more keys than a small call has, and where
+    the mask needs more than one fused call. Neither the context nor gradients are computed.
+    """
     if not (query.ndim == 4 and key.numel() and query.shape[3] == value.shape[3]):
         return None
     strides = [tensor.stride() for tensor in (query, key, value)]
@@ -176,7 +196,10 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
 
 
 def _small_bias(bias: Alibi, extent: Extent) -> Tensor:
-    """Return the bias of a small call as a tensor, which the bias caches."""
+    """Return the bias of a small call as a tensor, (1, num_heads, query_len, kv_len).
+
+    It is cached on the bias by lengths.
+    """
     asked = extent.query_len, extent.kv_len
     answers = vars(bias).setdefault(ANSWERS, {})
     if asked not in answers:
@@ -186,13 +209,13 @@ def _small_bias(bias: Alibi, extent: Extent) -> Tensor:
 
 
 def wants_gradient(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return True if autograd records a call of these tensors."""
+    """Return True if grad mode is on and one of these tensors requires grad."""
     followed = query.requires_grad or key.requires_grad or value.requires_grad
     return followed and torch.is_grad_enabled()
 
 
 def is_untransformed(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return True for tensors on the CPU if nothing lowers, traces or transforms the call."""
+    """Return True if all are on the CPU, without autocast, torch.func, torch.jit.trace and forward mode."""
     return (
         query.is_cpu
         and key.is_cpu

@@ -25,6 +25,8 @@ LEAST_CHECKED = 1 << 18
 def fits(query: Tensor, key: Tensor, value: Tensor, keys_finite: bool) -> bool:
     """Return True if `context_by_scores` is at least as fast as the fused call, for CPU tensors without gradients.
 
+    False for few keys, for 16-bit tensors, and for keys or values that would be copied.
+
     Args:
         query: four dimensions, up to MOST_QUERIES queries.
         key: four dimensions.
@@ -53,14 +55,17 @@ def context_by_scores(
     visible: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor | None:
-    """Return the context; None if a score or an entry of the context is not finite.
+    """Return the context, (batch, num_heads, query_len, value_head_dim).
+
+    None if a score or an entry of it is not finite.
 
     Args:
         query: (batch, num_heads, query_len, head_dim), float32 or float64.
         key: (batch, num_kv_heads, kv_len, head_dim).
         value: (batch, num_kv_heads, kv_len, value_head_dim).
         scale: the factor of the scores.
-        visible: the mask, which broadcasts to (batch, num_heads, query_len, kv_len); every query sees a key.
+        visible: the mask, bool, which broadcasts to (batch, num_heads, query_len, kv_len), and shows each query a key;
+            None if all keys are visible.
         softcap: the bound of the scaled scores, or None.
     """
     batch, heads, query_len, width = query.shape
