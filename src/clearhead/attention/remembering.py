@@ -40,8 +40,8 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 class _Call(NamedTuple):
     """The result of the checks of a small call, from which an equal call is repeated.
 
-    `keys` is the slice of keys to read, None for all. `causal`, `grouped` and `scale` are the arguments of PyTorch's
-    fused call. `factor` is that of the problem, by which the check for finite inputs multiplies; `extent` has the
+    `keys` is the slice of keys to read, None for all. `by_scores` is True for two products around a
+    softmax, else `causal` and `scale` are arguments of PyTorch's fused call. `factor` is that of the problem, by which the check for finite inputs multiplies; `extent` has the
     sizes.
     """
 
@@ -159,8 +159,8 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
     """Return a checked call that can be repeated, or None; raise as `make_problem` does.
 
     None if the tensors have not four dimensions or an empty key, if their widths differ or their rows overlap or have
-    strides, for a scale ≤ 0, a 16-bit query with softcap, a larger mask or, next to a mask or options, more keys than a small call has, and where
-    the mask needs more than one fused call. Neither the context nor gradients are computed.
+    strides, for a scale ≤ 0, a 16-bit query with softcap, a larger mask than a small call has, more keys unless two
+    products compute the call, and where the mask needs more than one fused call. Nothing is computed.
     """
     if not (query.ndim == 4 and key.numel() and query.shape[3] == value.shape[3]):
         return None
