@@ -41,8 +41,8 @@ class _Call(NamedTuple):
     """The result of the checks of a small call, from which an equal call is repeated.
 
     `keys` is the slice of keys to read, None for all. `by_scores` is True for two products around a
-    softmax, else `causal` and `scale` are arguments of PyTorch's fused call. `factor` is that of the problem, by which the check for finite inputs multiplies; `extent` has the
-    sizes.
+    softmax, else `causal` and `scale` are arguments of PyTorch's fused call. `factor` is that of the
+    problem, by which the check for finite inputs multiplies; `extent` has the sizes.
     """
 
     keys: slice | None
