@@ -94,9 +94,8 @@ def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.
     False does not mean that one is not. The tensors are concatenated first, which is fastest for small ones; query, key
     and value need one width unless the heads differ.
     """
-    parts = query, key, value
-    if query.shape[1] == key.shape[1]:
-        every = torch.cat(parts, dim=2)
-    else:
-        every = torch.cat([part.reshape(-1) for part in parts])
+    if query.shape[1] != key.shape[1]:
+        queries = query.shape[1] // key.shape[1] * query.shape[2]
+        query = query.reshape(key.shape[0], key.shape[1], queries, key.shape[3])
+    every = torch.cat((query, key, value), dim=2)
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH

@@ -185,9 +185,10 @@ def attend(problem: Problem) -> Tensor:
     if not pieces[0].whole:
         problem, pieces = _sliced(problem, pieces)
     if key.numel() > SMALL and _is_by_scores(problem, pieces):
-        context = _context_by_scores(problem)
+        visible, seen = shown_mask(problem) if pieces[0].masked else (None, None)
+        context = context_by_scores(query, problem.key, problem.value, problem.scale, visible)
         if context is not None:
-            return context
+            return context if seen is None else context.masked_fill(~seen, 0.0)
     if can_sync(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
@@ -286,17 +287,6 @@ def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
         and not _has_gradient(problem)
         and fits(query, problem.key, problem.value, problem.keys_finite)
     )
-
-
-def _context_by_scores(problem: Problem) -> Tensor | None:
-    """Return the context by two matmuls around a softmax; None if a score or an entry of it is not finite.
-
-    It is (batch, num_heads, query_len, value_head_dim); queries that see no key get zeros.
-    """
-    query, key, value = problem.query, problem.key, problem.value
-    visible, seen = shown_mask(problem) if problem.mask is not None else (None, None)
-    context = context_by_scores(query, key, value, problem.scale, visible)
-    return context if context is None or seen is None else context.masked_fill(~seen, 0.0)
 
 
 def _is_transformed_beside(problem: Problem) -> bool:
