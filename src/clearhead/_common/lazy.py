@@ -11,6 +11,8 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
+from clearhead.errors import missing_extra
+
 # One for all packages: imports that meet in a circle from two threads find half a module.
 _LOCK = threading.RLock()
 
@@ -101,3 +103,21 @@ def sample(module: str) -> Any:
         'Apache-2.0'
     """
     return import_module(f"clearhead.samples.{module}")
+
+
+@contextlib.contextmanager
+def importing(*packages: str, extra: str, purpose: str) -> Iterator[None]:
+    """Raise a MissingExtraError if an import in the block fails because one of these packages is not installed.
+
+    Args:
+        packages: the names that are imported.
+        extra: the extra that installs them.
+        purpose: what needs them, as the subject of a sentence.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in packages:
+            raise
+        raise missing_extra(package, extra, purpose) from error

@@ -5,15 +5,11 @@ PyTorch, transformers and matplotlib take seconds to import, so each command imp
 
 import warnings
 
-from clearhead.errors import missing_extra
+from clearhead._common.lazy import importing
 
 # PyTorch says so as often as it is loaded, and nothing here needs NumPy.
 warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
 
-try:
+with importing("rich", "typer", extra="cli", purpose="the command line"):
     from clearhead.cli.command_line import app as app
     from clearhead.cli.command_line import run as run
-except ModuleNotFoundError as error:
-    if error.name not in ("rich", "typer"):
-        raise
-    raise missing_extra(error.name, "cli", "the command line") from error

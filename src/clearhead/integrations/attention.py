@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from clearhead._common.lazy import importing
 from clearhead._common.torch_internals import private
 from clearhead._text import shown
 from clearhead.attention.planning import run
@@ -23,7 +24,6 @@ from clearhead.errors import (
     ArgumentTypeError,
     ModelError,
     UnsupportedError,
-    missing_extra,
 )
 from clearhead.integrations.transformers_internals import (
     REMAPPED,
@@ -91,12 +91,8 @@ def register(name: str = NAME) -> None:
         raise ArgumentTypeError(
             "register.type", f"name must be a string; got {type(name).__name__}."
         )
-    try:
+    with importing("transformers", extra="models", purpose="running a model of transformers"):
         import transformers
-    except ModuleNotFoundError as error:
-        if error.name != "transformers":
-            raise
-        raise missing_extra("transformers", "models", "running a model of transformers") from error
     interface: Any = getattr(transformers, "AttentionInterface", None)
     masks: Any = getattr(transformers, "AttentionMaskInterface", None)
     if interface is None or masks is None:

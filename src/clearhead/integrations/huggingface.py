@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from clearhead._common.lazy import sample
+from clearhead._common.lazy import importing, sample
 from clearhead._text import shown
-from clearhead.errors import ModelError, missing_extra
+from clearhead.errors import ModelError
 from clearhead.integrations.image_models import ImageModel, ImageReading
 from clearhead.integrations.packaged_encoder import read_encoder
 from clearhead.integrations.text_models import (
@@ -148,12 +148,8 @@ def _loaded(
     Raises MissingExtraError without transformers, and ModelError if there is no such model, it cannot be loaded,
     weights are missing or, with `logits`, it makes none.
     """
-    try:
+    with importing("transformers", extra="models", purpose="reading with a model"):
         import transformers
-    except ModuleNotFoundError as error:
-        if error.name != "transformers":
-            raise
-        raise missing_extra("transformers", "models", "reading with a model") from error
     source, called = (_packaged(), PACKAGED) if name is None else (name, name)
     local = Path(source).expanduser()
     is_local = local.exists()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from clearhead.errors import missing_extra
+from clearhead._common.lazy import importing
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 
 RENAMED = {
@@ -29,7 +29,7 @@ class Encoded(NamedTuple):
 class SentenceEncoder(nn.Module):
     """BERT without its pooler (Devlin et al., 2018, https://arxiv.org/abs/1810.04805), in eval mode.
 
-    The paths of its attentions are those of BERT in transformers.
+    The paths of its modules are those of BERT in transformers.
 
     Args:
         config: the sizes, by their names in `config.json`.
@@ -37,43 +37,34 @@ class SentenceEncoder(nn.Module):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        width, eps = config["hidden_size"], config["layer_norm_eps"]
-        rows = {
-            "word": config["vocab_size"],
-            "position": config["max_position_embeddings"],
-            "token_type": config["type_vocab_size"],
+        width, inner = config["hidden_size"], config["intermediate_size"]
+
+        def norm() -> nn.LayerNorm:
+            return nn.LayerNorm(width, config["layer_norm_eps"])
+
+        def table(size: str) -> nn.Embedding:
+            # A normal draw on the meta device imports the compiler of PyTorch, which takes two seconds.
+            return nn.Embedding(config[size], width, _weight=torch.empty(config[size], width))
+
+        embeddings = {
+            "word_embeddings": table("vocab_size"),
+            "position_embeddings": table("max_position_embeddings"),
+            "token_type_embeddings": table("type_vocab_size"),
+            "LayerNorm": norm(),
         }
-        # A normal draw on the meta device imports the compiler of PyTorch, which takes two seconds.
-        tables = {
-            f"{name}_embeddings": nn.Embedding(size, width, _weight=torch.empty(size, width))
-            for name, size in rows.items()
-        }
-        self.embeddings = nn.ModuleDict({**tables, "LayerNorm": nn.LayerNorm(width, eps)})
-        layers = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "attention": nn.ModuleDict(
-                        {
-                            "self": MultiHeadAttention(
-                                width, config["num_attention_heads"], bias=True
-                            ),
-                            "output": nn.ModuleDict({"LayerNorm": nn.LayerNorm(width, eps)}),
-                        }
-                    ),
-                    "intermediate": nn.ModuleDict(
-                        {"dense": nn.Linear(width, config["intermediate_size"])}
-                    ),
-                    "output": nn.ModuleDict(
-                        {
-                            "dense": nn.Linear(config["intermediate_size"], width),
-                            "LayerNorm": nn.LayerNorm(width, eps),
-                        }
-                    ),
-                }
-            )
+        layers = [
+            {
+                "attention": {
+                    "self": MultiHeadAttention(width, config["num_attention_heads"], bias=True),
+                    "output": {"LayerNorm": norm()},
+                },
+                "intermediate": {"dense": nn.Linear(width, inner)},
+                "output": {"dense": nn.Linear(inner, width), "LayerNorm": norm()},
+            }
             for _ in range(config["num_hidden_layers"])
-        )
-        self.encoder = nn.ModuleDict({"layer": layers})
+        ]
+        self.embeddings = _modules(embeddings)
+        self.encoder = _modules({"layer": nn.ModuleList(map(_modules, layers))})
         self.eval()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -81,20 +72,29 @@ class SentenceEncoder(nn.Module):
         return self.embeddings["word_embeddings"]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Encoded:
-        """Encode texts; `attention_mask`, (batch, tokens), is 0 at padding."""
-        valid = None
-        if attention_mask is not None and not attention_mask.all():
-            valid = attention_mask.bool()
+        """Encode texts.
+
+        Args:
+            input_ids: (batch, tokens).
+            attention_mask: 0 at padding, (batch, tokens); None if there is none.
+        """
+        valid = None if attention_mask is None else attention_mask.bool()
         part: Any = self.embeddings
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
         x = part.word_embeddings(input_ids) + part.token_type_embeddings.weight[0]
-        x = part.LayerNorm(x + part.position_embeddings(places))
+        x = part.LayerNorm(x + part.position_embeddings.weight[: input_ids.shape[1]])
         layer: Any
-        for layer in self.encoder["layer"]:  # pyright: ignore[reportGeneralTypeIssues]
+        for layer in self.get_submodule("encoder.layer").children():
             x = layer.attention.output.LayerNorm(x + layer.attention.self(x, valid=valid))
             hidden = layer.output.dense(gelu(layer.intermediate.dense(x)))
             x = layer.output.LayerNorm(x + hidden)
         return Encoded(x)
+
+
+def _modules(parts: dict[str, Any]) -> nn.ModuleDict:
+    """Return modules by their names, where a dictionary is a module that holds others."""
+    return nn.ModuleDict(
+        {name: _modules(part) if isinstance(part, dict) else part for name, part in parts.items()}
+    )
 
 
 class PackagedTokenizer:
@@ -110,10 +110,11 @@ class PackagedTokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
+        with importing("tokenizers", extra="models", purpose="reading with a model"):
+            import tokenizers
 
         self.name_or_path = str(folder)
-        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.backend_tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
         added = self.backend_tokenizer.get_added_tokens_decoder()
@@ -131,20 +132,14 @@ class PackagedTokenizer:
 
 
 def read_encoder(folder: Path) -> tuple[SentenceEncoder, PackagedTokenizer, int]:
-    """Return the encoder and the tokenizer in a folder, and the most tokens that a text may have.
+    """Return the encoder and the tokenizer in a folder, and the largest number of tokens of a text.
 
     Raises:
         MissingExtraError: if safetensors or tokenizers is not installed.
     """
-    try:
+    tokenizer = PackagedTokenizer(folder)
+    with importing("safetensors", extra="models", purpose="reading with a model"):
         from safetensors.torch import load_file
-
-        tokenizer = PackagedTokenizer(folder)
-    except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name not in ("safetensors", "tokenizers"):
-            raise
-        raise missing_extra(name, "models", "reading with a model") from error
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     with torch.device("meta"):
         encoder = SentenceEncoder(config)

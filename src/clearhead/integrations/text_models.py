@@ -366,10 +366,7 @@ IMPORTED = ("torchao", "torch.utils._pytree")
 
 @contextmanager
 def quiet(*, progress: bool) -> Iterator[None]:
-    """Silence in the block the logs of transformers and its imports, and, unless `progress`, bars and the hub's log.
-
-    All settings are restored after. It does nothing if transformers was not imported before.
-    """
+    """Silence the logs of an imported transformers in the block, and, unless `progress`, its bars and the hub's log."""
     if "transformers" not in sys.modules:
         yield
         return

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.lazy import importing
 from clearhead._text import shown
 from clearhead.errors import FileError, missing_extra
 
@@ -190,12 +191,8 @@ def convert_dinov2(source: Path, target: Path) -> None:
     """
     import transformers
 
-    try:
+    with importing("onnx", extra="samples", purpose="the first load of DINOv2"):
         import onnx
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise missing_extra("onnx", "samples", "the first load of DINOv2") from error
     file = source / "models" / "vit_s_focus.onnx"
     graph = onnx.load(file, load_external_data=False).graph
     constants = {

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from clearhead._common.lazy import importing
 from clearhead._text import shown
-from clearhead.errors import FileError, ModelError, missing_extra
+from clearhead.errors import FileError, ModelError
 from clearhead.integrations.text_models import quiet
 from clearhead.samples.converters import CONVERTERS
 from clearhead.samples.packages import SAMPLES, SamplePackage
@@ -170,12 +171,8 @@ def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
 
 def _transformers() -> Any:
     """Import and return the module transformers, or raise MissingExtraError if it is not installed."""
-    try:
+    with importing("transformers", extra="samples", purpose="a sample"):
         import transformers
-    except ModuleNotFoundError as error:
-        if error.name != "transformers":
-            raise
-        raise missing_extra("transformers", "samples", "a sample") from error
     return transformers
 
 

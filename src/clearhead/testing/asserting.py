@@ -1,10 +1,11 @@
-"""`check` as an assertion."""
+"""`check` as an assertion, and the seed that tests draw by."""
 
+import sys
 from typing import Any
 
 from clearhead._common.hints import with_hints
 from clearhead.checking import check
-from clearhead.testing.seeds import chosen
+from clearhead.errors import ArgumentTypeError
 
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True
@@ -40,3 +41,22 @@ def assert_attention(
     report = check(subject, seed=drawn_by, **arguments)
     if report.findings or (report.unverified and not allow_unverified):
         raise AssertionError(f"{report.name}, seed {drawn_by}\n{report}") from None
+
+
+def chosen(seed: int | None) -> int:
+    """Return the seed if it is not None, else that of `pytest --clearhead-seed`, else 0.
+
+    Raises:
+        ArgumentTypeError: code `seed.type`, for a seed that is no whole number (a bool is none).
+    """
+    if seed is None:
+        # Without pytest nobody has loaded the plugin.
+        plugin = sys.modules.get("clearhead.testing.pytest_plugin")
+        return 0 if plugin is None else plugin.seed()
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ArgumentTypeError(
+            "seed.type",
+            "seed must be a whole number, or None for that of --clearhead-seed; got "
+            f"{type(seed).__name__}.",
+        )
+    return seed

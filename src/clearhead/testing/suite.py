@@ -12,10 +12,10 @@ from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.testing.asserting import chosen
 from clearhead.testing.cases import ConformanceCase
 from clearhead.testing.features import FEATURES, MASKS, apart
 from clearhead.testing.posing import LEFT, Sizes
-from clearhead.testing.seeds import chosen
 
 # Of no size that another axis has.
 HEAD_DIMS = (19, 5, 16)

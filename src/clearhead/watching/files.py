@@ -17,13 +17,13 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from clearhead._common.lazy import importing
 from clearhead._common.writing import place_of, replacing
 from clearhead._text import format_bytes, shown
 from clearhead.errors import (
     FileError,
     UnsupportedError,
     because_of,
-    missing_extra,
 )
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.matrix_part import MatrixPart
@@ -198,10 +198,6 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
 
 def _safetensors() -> Any:
     """Return the module safetensors.torch, or raise a MissingExtraError if it is not installed."""
-    try:
+    with importing("safetensors", extra="files", purpose="a file of what was seen"):
         import safetensors.torch
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "safetensors":
-            raise
-        raise missing_extra("safetensors", "files", "a file of what was seen") from error
     return safetensors.torch

@@ -30,14 +30,10 @@ Without `ax=` a figure is one of pyplot's, as with pandas and seaborn: a figure 
 shows itself neither in a notebook nor by `plt.show()`. With `ax=` pyplot is not even imported.
 """
 
-from clearhead.errors import missing_extra
+from clearhead._common.lazy import importing
 
-try:
+with importing("matplotlib", extra="plot", purpose="drawing a figure"):
     import matplotlib  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "matplotlib":
-        raise
-    raise missing_extra("matplotlib", "plot", "drawing a figure") from error
 
 from clearhead.drawing.figures.choosing import of_attention as of_attention
 from clearhead.drawing.figures.choosing import of_seen as of_seen

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Unpack
 
 from clearhead._common.hints import with_hints
+from clearhead._common.lazy import importing
 from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.notebook.exact_tiles import answer
 from clearhead.drawing.page.head_page import heads_payload, read_run
@@ -18,7 +19,7 @@ from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
 from clearhead.drawing.page.runs import Run, layers_of
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.written import Written
-from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
 from clearhead.reading.written_tokens import Writes
@@ -103,13 +104,9 @@ def view(
 @cache
 def _widget_class(kind: str) -> Any:
     """Return the widget class for one kind of page, made once, on first use; MissingExtraError without anywidget."""
-    try:
+    with importing("anywidget", "traitlets", extra="notebook", purpose="a widget in a notebook"):
         import anywidget
         import traitlets
-    except ModuleNotFoundError as error:
-        if error.name not in ("anywidget", "traitlets"):
-            raise
-        raise missing_extra("anywidget", "notebook", "a widget in a notebook") from error
 
     class Page(anywidget.AnyWidget):
         """A page of clearhead as a widget."""

@@ -9,20 +9,16 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from clearhead._common.lazy import importing
 from clearhead._text import cell_len
 from clearhead.drawing.colours import colour, ink
-from clearhead.errors import missing_extra
 
-try:
+with importing("rich", extra="cli", purpose="drawing in a terminal"):
     from rich.console import Console
     from rich.console import ConsoleOptions as ConsoleOptions
     from rich.padding import Padding
     from rich.style import Style
     from rich.text import Text
-except ModuleNotFoundError as error:
-    if error.name != "rich":
-        raise
-    raise missing_extra("rich", "cli", "drawing in a terminal") from error
 
 SHADES = " ░▒▓█"
 SCALE_COLUMNS = 20
