@@ -40,7 +40,7 @@ class ContextCalls(Matrices[Contexts]):
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Call:
         """Append a call without query, keys and values, and return it.
 
-        `value` is ignored, and its context comes later.
+        `value` is ignored, and its context comes later. `options` are those of `Matrices.add`.
         """
         return super().add(without_numbers(call), **options)
 

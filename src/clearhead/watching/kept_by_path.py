@@ -75,7 +75,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return [*one, *module.all()[number : number + 1]]
 
     def _paths(self, layers: Sequence[str | int] | None) -> list[str]:
-        """Return the paths of some layers, or of all.
+        """Return the paths of these layers, or of all if `layers` is None.
 
         Raises:
             ArgumentTypeError: code `layers.list`.
