@@ -292,7 +292,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 @contextmanager
 def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
-    """Register a forward hook on these modules for the time of a block."""
+    """Register `hook`, called as `hook(module, args, output)`, on these modules for the time of a block."""
     handles = [each.register_forward_hook(hook) for each in modules]
     try:
         yield
