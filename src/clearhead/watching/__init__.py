@@ -21,7 +21,7 @@ A record is not assumed to be complete (`watching/missing.py`): the softmaxes th
 itself are noticed, and the modules that ran and are named as attentions are counted against those that were
 seen.
 
-The number of a layer is that of the model's modules that attend, whichever are kept
+The number of a layer is that of the model's modules that attend, also of those not kept
 (`finding.path_of_layer`). A layer of ours says which of its queries are real next to a cache; elsewhere the
 keys do.
 
@@ -45,7 +45,7 @@ the graph holds them, and their versions tell whether the model wrote to them. A
 (`matrix/weight_gradients.py`), and a row of the relevance goes from layer to layer as a vector, by a
 reduction that forms relu(weights ∘ gradients) chunk by chunk. What has no context of its heads, PyTorch's
 layer that computes its weights, or whose context is none of weights · value, an ablated head, is refused
-when the gradient is asked for: the model must give its own output bit for bit, by whichever kernel it attends.
+when the gradient is asked for: the model must give its own output bit for bit, on its own kernel.
 
 The alternative for transformers is to be its implementation (`integrations/attention.py`). It shares the
 reading of a call with `watch`. A mask goes through the model as a `Described`, a tensor by shape and dtype
@@ -60,6 +60,6 @@ killed save left can be distinguished from one in progress.
 
 With contexts a call's z is copied as it goes back into the model; where none is available it is computed
 (`watching/context_calls.py`). Of keys a number each is kept, a sum of their bits by drawn factors, which
-tells what goes on from what. The hooks say whether a call hands out a context, and whether it is ablated
+shows which call continues which. The hooks say whether a call hands out a context, and whether it is ablated
 (`tap.Gives`).
 """

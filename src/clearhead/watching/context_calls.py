@@ -20,7 +20,7 @@ def worked_out(problem: Problem) -> Tensor:
 
 
 def without_numbers(problem: Problem) -> Problem:
-    """Return the call without its query, and with a fingerprint of each key that identifies its matrix.
+    """Return the call without query, bias, softcap and sinks, with a fingerprint of each key as its key and value.
 
     Example:
         >>> from clearhead.attention.problem import make_problem

@@ -349,8 +349,8 @@ def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = N
     Args:
         problem: the call.
         tokens: ids of its keys, (batch, kv_len), or None if they are not known.
-        first: the key that is the first token of each sample, as `summary_with_roles` has it; None to read it from
-            the mask.
+        first: the key that is the first token of each sample, as `summary_with_roles` has it; None for the
+            first that is seen.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     if min(query_len, kv_len) == 0:
