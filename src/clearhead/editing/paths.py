@@ -72,7 +72,7 @@ def paths(
             others share it; or a list of such, all at once. None is the output of the model.
         frozen: "others" freezes the other heads, and next to attention all modules with weights in their blocks; with
             "heads", MLPs are recomputed, and what they make of the sender counts.
-        progress: True writes a line on a terminal; or a function of the senders done and all senders.
+        progress: True writes a line on a terminal, False nothing; or a function of the senders done and all senders.
 
     Returns:
         `Effects`, a row for each sender; after Ctrl-C those that are done.
@@ -311,6 +311,9 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
 
 
 def _again(outputs: Outputs) -> Callable[..., Any]:
-    """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on."""
+    """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on.
+
+    It raises StopIteration at a call more than were recorded.
+    """
     calls = {module: iter(some) for module, some in outputs.items()}
     return lambda module, args, output: copies_of(next(calls[module]), 1, 0)
