@@ -111,7 +111,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def promised(self) -> Contract:
-        """Return the contract, with the window that was inferred from the dependencies, if there is one."""
+        """Return the contract, with the window that was inferred from the dependencies, if there is one.
+
+        It is causal too if that window has no keys ahead.
+        """
         window = self._window
         if window is None:
             return self.contract
@@ -373,5 +376,5 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def returned(self) -> Any:
-        """Return the second item of the tuple that the subject returns."""
+        """Return the second item of the tuple that the subject returns, or None."""
         return self.subject.spare().whole(*self.inputs)[1]
