@@ -140,7 +140,7 @@ class TokensEvidence(FedEvidence):
         return self.group_trials(0) if self.groups else []
 
     def group_trials(self, index: int) -> list[Trial]:
-        """Return the trials of a group, one for each call with the same number of attentions."""
+        """Return the trials of a group, one for each call with as many attentions, if the group makes a trial of it."""
         group = self.groups[index]
         calls = (self.recorded, *(recorded for _, recorded in self.others))
         made = [
