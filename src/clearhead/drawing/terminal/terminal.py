@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from clearhead.drawing.labels import fit, label, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL
@@ -23,8 +24,10 @@ from clearhead.drawing.terminal.shading import (
 )
 from clearhead.drawing.terminal.word_links import LayerHeads
 from clearhead.matrix.links import Link
-from clearhead.tracing.trace import Trace
 from clearhead.watching.table import Table
+
+if TYPE_CHECKING:
+    from clearhead.tracing.trace import Trace
 
 
 class Printer:
@@ -149,7 +152,7 @@ class Traced:
     Names of stages are emphasised, and formulas are dimmed.
     """
 
-    trace: Trace
+    trace: "Trace"
     query: int
     head: int = 0
 
