@@ -218,10 +218,12 @@ setup: $(READY)
 # pyproject.toml admits it; UPGRADE=--upgrade takes the newest.
 COMPILE = $(RUN) -m uv pip compile pyproject.toml --quiet $(UPGRADE) --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --index-url https://pypi.org/simple --custom-compile-command 'make lock' $(CUDA:%=--no-emit-package %)
+# What reads other models than the one of the demo.
+OTHERS := transformers numpy regex
 lock: setup
 	@$(RUN) -m pip install -qq uv
 	@$(COMPILE) --extra dev --extra samples --output-file $(LOCK)
-	@$(COMPILE) --extra cli --extra models --constraint $(LOCK) --output-file $(DEMO_LOCK)
+	@$(COMPILE) --extra cli --extra models --constraint $(LOCK) $(OTHERS:%=--no-emit-package %) --output-file $(DEMO_LOCK)
 
 # What the tests draw pages in; the shell takes half of the time of the whole browser.
 browser:
