@@ -367,7 +367,7 @@ IMPORTED = ("torchao", "torch.utils._pytree")
 @contextmanager
 def quiet(*, progress: bool) -> Iterator[None]:
     """Silence the logs of an imported transformers in the block, and, unless `progress`, its bars and the hub's log."""
-    if "transformers" not in sys.modules:
+    if sys.modules.get("transformers") is None:
         yield
         return
     from huggingface_hub.utils import logging as hub_logging
