@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.cases import Case, Inputs
+from clearhead.checking.evidence.cases import Case, Inputs, called
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING
 from clearhead.recording.recorder import Recorder, storage_of
@@ -24,6 +24,20 @@ def in_turn(subject: Subject, calls: Sequence[Inputs]) -> Iterator[Case]:
         at = f"call {number + 1}, {list(inputs[0].shape)}"
         fresh = partial(subject.fresh(), *inputs)
         yield Case(at, partial(copy, *inputs), fresh, MOVES[subject.dtype])
+
+
+def reseeded(subject: Subject, inputs: Inputs) -> bool:
+    """Return True if the caller's random numbers after a call are the same from two seeds; False if the call raises.
+
+    The global generator is seeded.
+    """
+    after = []
+    for seed in (11, 12):
+        torch.manual_seed(seed)
+        if isinstance(called(subject.spare(), inputs), Exception):
+            return False
+        after.append(torch.rand(2))
+    return torch.equal(*after)
 
 
 def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Iterator[Case]:

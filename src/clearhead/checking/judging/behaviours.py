@@ -13,7 +13,7 @@ from clearhead.checking.evidence.cases import broken, called
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.laws import by_samples, in_turn
+from clearhead.checking.evidence.laws import by_samples, in_turn, reseeded
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, broken_law
 from clearhead.checking.subject.constructing import arguments_again
@@ -140,7 +140,7 @@ def strided(e: Evidence) -> Verdict | None:
 
 
 def again(e: Evidence) -> Verdict:
-    """Return Found if a call depends on earlier ones, or repeats its dropout; else Clear."""
+    """Return Found if a call depends on earlier ones, reseeds the generator or repeats its dropout; else Clear."""
     if isinstance(e, HeadsEvidence):
         calls = [each.inputs for each in e.attempts if each.output is not None][:3]
         calls = [*calls, *calls[:1]]
@@ -155,6 +155,8 @@ def again(e: Evidence) -> Verdict:
     wrong = broken("calls", in_turn(e.subject, calls), refused="refused")
     if wrong is not None:
         return broken_law(wrong)
+    if reseeded(e.subject, e.inputs):
+        return Found("seeded")
     return Found("redrawn") if e.training.repeats else Clear()
 
 
