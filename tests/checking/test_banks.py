@@ -16,7 +16,7 @@ FROZEN = frozen()
 ELSEWHERE = {
     "held_out: layers.NarrowedToStart", "open: wrong_heads.EveryHeadFirstSlice", "open: wrong_heads.ExpandedHead",
     "open: wrong_heads.PackedFirstHead", "open: layers.Gemma(base=500000.0)", "open: layers.Gemma(turned='k')",
-    "open: layers.Gemma(turned='q')",
+    "open: layers.Gemma(turned='q')", "laws: laws.sum_not_rescaled",
     "tutorials: first:SeveralHeads: [Head(d_in, head_size, context_length)] * num_heads",
 }  # fmt: skip
 EVERYTHING = [(f"{bank}: {each.name}", each) for bank in BANKS for each in entries(bank)]

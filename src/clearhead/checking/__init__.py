@@ -38,12 +38,10 @@ rescaled later are attention. Where no product is seen, the parameters are found
 
 Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the same
 again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
-output; of what was recorded, that scores alone make weights and that a token sees itself. A broken law is a
-finding, so that what nobody thought of is not called right. A function is asked the same
-(`evidence/function_laws.py`): doubled and shifted values, one query after another, logarithms of weights against
-query · key. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole by calls
-alone, and what is the definition with few tokens, inside and as a whole layer, under the recorder with many; the
-lengths follow from operations on fresh copies, parameters and weights.
+output; of what was recorded, that scores alone make weights. A broken law is a finding, so that what nobody thought
+of is not called right. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole
+by calls alone, and what is the definition with few tokens, inside and as a whole layer, under the recorder with many;
+the lengths follow from operations on fresh copies, parameters and weights.
 
 A behaviour (`judging/behaviours.py`) is a call that is changed (again, after other calls, one sample alone,
 with other strides, in 16 bits, in training, with a NaN behind the mask, longer, with a cache), whose outputs,

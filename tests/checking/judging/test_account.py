@@ -90,7 +90,7 @@ def nan_for_as_many_keys(query, key, value):
         (of_scores(lambda scores: scores.relu()), ["softmax.missing", "mask.missing"]),
         (
             of_scores(lambda scores: masked(unlike(scores)).softmax(-1).softmax(-1)),
-            ["law.scores"],
+            ["differs"],
         ),
         (of_scores(lambda scores: unlike(scores).softmax(-1).mT), ["softmax.axis"]),
         (

@@ -13,7 +13,6 @@ from clearhead.checking.hypotheses.recipe import (
     right_merge,
     right_rotate,
     rotate,
-    rotated,
 )
 from clearhead.checking.hypotheses.stage_edit import (
     Stage,
@@ -230,23 +229,6 @@ def _neighbours_as_halves(x: Tensor) -> Tensor:
     return torch.cat([-x[..., 1::2], x[..., 0::2]], -1)
 
 
-def _backwards(*which: int) -> Stage:
-    """Return a stage that rotates query (0) or key (1) by the negative of its positions."""
-
-    def back(x: Tensor, start: int, at: Setting) -> Tensor:
-        """Return x rotated by the negative of its positions, which begin at `start`."""
-        # From the last token on, places count down.
-        return rotated(x.flip(-2), 1 - start - x.shape[-2], *_rope(at)).flip(-2)
-
-    def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-        """Return query and key, those in `which` rotated backwards, the other as usual."""
-        other = right_rotate(query, key, at)
-        query = back(query, at.offset, at) if 0 in which else other[0]
-        return query, back(key, 0, at) if 1 in which else other[1]
-
-    return both
-
-
 def _with_base(base: float) -> Stage:
     """Return a stage that rotates query and key with this base."""
 
@@ -294,9 +276,6 @@ ROPE = [
              {"which": "query"}),
             ("differs", "one-rotated", lambda q, k, at: (q, right_rotate(q, k, at)[1]),
              {"which": "key"}),
-            ("differs", "backwards", _backwards(0), {"which": "query is"}),
-            ("differs", "backwards", _backwards(1), {"which": "key is"}),
-            ("differs", "backwards", _backwards(0, 1), {"which": "query and the key are"}),
             ("rope.layout", "whole", _whole_width, {}),
         )
     ),

@@ -1,7 +1,7 @@
 """An account of an attention by topics: the script of edits that gives its numbers, else the stages that differ.
 
 The search over the table of edits comes first. Where no script gives the numbers of every call, the recorded form is
-compared with the declared one, stage by stage; then the law that broke is the name.
+compared with the declared one, stage by stage.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,6 @@ from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
 from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
-from clearhead.checking.judging.laws import right_at_few, unnamed
 from clearhead.checking.judging.reading import (
     DECLARED,
     ReadStages,
@@ -114,7 +113,7 @@ def _made(e: Evidence) -> Account:
 
 
 def _of_heads(e: HeadsEvidence) -> Account:
-    """Return the account of a function, by the recipe that it follows, else by the stage or law that differs."""
+    """Return the account of a function, by the recipe that it follows, else by the stage that differs."""
     found = e.explained
     first = e.trials[0].under(found.contract)
     if e.fitted_dim is not None:
@@ -143,18 +142,13 @@ def _of_heads(e: HeadsEvidence) -> Account:
         claims = [
             Claim("batch", "law.samples", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
         ]
-    unsummed = claims[0] if claims and claims[0].code == "softmax.missing" else None
-    if unsummed is not None and unsummed.found.way == "none" and right_at_few(e):
-        measured = first_difference(e.trials)
-        claims = [Claim("product", "law.length", Found("definition", {}, measured))]
     if not claims and facts is not None and facts.learned and e.contract.scale is None:
         unknown: dict[str, tuple[str, Values]] = {}
         unknown |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
         return Account((), frozenset(), unknown, found.contract)
     if not claims:
         measured = first_difference(e.trials)
-        law = unnamed(e) or Claim("product", "differs", Found("output"))
-        claims = [replace(law, found=replace(law.found, measured=measured))]
+        claims = [Claim("product", "differs", Found("output", {}, measured))]
     return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
 
 

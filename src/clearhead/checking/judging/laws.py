@@ -1,4 +1,4 @@
-"""Verdicts by the laws of attention, asked where no mistake has a name yet."""
+"""Verdicts by the laws of attention, tested where no mistake has a name yet."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,65 +6,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence import function_laws, laws
-from clearhead.checking.evidence.attempts import as_trial, attempted
+from clearhead.checking.evidence import laws
+from clearhead.checking.evidence.attempts import as_trial
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.checking.evidence.functions import HeadsEvidence, by_heads
+from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
 from clearhead.checking.evidence.splitting import consumer
 from clearhead.checking.evidence.state import with_zeros_drawn
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import fits, follows
+from clearhead.checking.hypotheses.matching import fits
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import first_difference
-from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
+from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import weigh
-
-
-def unnamed(e: HeadsEvidence) -> Claim | None:
-    """Return a claim on the first law that a function without a recipe breaks.
-
-    None if it breaks none or has other axes.
-    """
-    run = by_heads(e.subject)
-    if e.trials[0].target.ndim != 4:
-        return None
-    short = [
-        each for each in e.trials if each.setting.kv_len < max(t.setting.kv_len for t in e.trials)
-    ]
-    if short and follows(short, e.promised) is not None:
-        return Claim("product", "law.length", Found("definition"))
-    unread = [] if e.measured is None else function_laws.unread_keys(e.measured)
-    if unread:
-        keys = {"tokens": ", ".join(map(str, unread)), "count": e.inputs[1].shape[-2]}
-        return Claim("product", "law.pairs", Found("unread", keys))
-    moved = function_laws.by_queries(run, e.inputs)
-    if moved is not None:
-        token, others = moved
-        way = "elsewhere" if len(others) == 1 else "queries"
-        values = {"token": token, "other": ", ".join(map(str, others))}
-        return Claim("product", "law.pairs", Found(way, values))
-    broken = function_laws.by_value(run, e.inputs)
-    if broken is not None:
-        values = {"factor": f"{broken.gap:.4g}", "by": broken.at}
-        return Claim("product", "law.value", Found(broken.way, values))
-    way = None if e.measured is None else function_laws.by_scores(e.measured)
-    return None if way is None else Claim("product", "law.scores", Found(way))
-
-
-def right_at_few(e: HeadsEvidence) -> bool:
-    """Return True if calls of two and of three tokens follow the definition.
-
-    A number equal to num_heads is not tried.
-    """
-    main, found = e.attempts[0].sizes, []
-    for tokens in {2, 3} - {main.num_heads}:
-        sizes = replace(main, query_len=tokens, kv_len=tokens)
-        found.append(as_trial(attempted(e.subject, sizes, e.seed), e.promised, e.rounded))
-    trials = [each for each in found if each is not None]
-    return len(trials) == len(found) and follows(trials, e.promised) is not None
 
 
 def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
@@ -94,8 +51,14 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _of_zero(e: HeadsEvidence) -> Verdict:
-    """Return Found if a call with scores of 0 differs from the recipe, as if a 0 hid keys; else Clear."""
-    made = function_laws.with_a_key_of_zeros(e.subject, e.attempts[0])
+    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys; else Clear."""
+    main = e.attempts[0]
+    inputs = tuple(each.clone() for each in main.inputs)
+    inputs[1][..., inputs[1].shape[-2] // 2, :] = 0.0
+    output = called(e.subject.fresh(), inputs)
+    if isinstance(output, Exception):
+        return Clear()
+    made = replace(main, inputs=inputs, output=output)
     case = as_trial(made, e.explained.contract, e.rounded)
     if case is None or fits([case], e.explained.recipe) is not None:
         return Clear()
@@ -132,12 +95,7 @@ def pairs(e: TokensEvidence) -> Verdict | None:
     unread = _without_keys(e)
     if unread:
         return Found("unread", {"tokens": ", ".join(map(str, unread))})
-    if not e.contract.causal or not e.groups:
-        return None
-    own = _sees_itself(e)
-    if own is None or bool(own.any()):
-        return Clear()
-    return Found("itself", {}, ("own", {"tokens": ", ".join(map(str, range(len(own))))}))
+    return Clear() if e.contract.causal and e.groups else None
 
 
 def _rows_elsewhere(e: TokensEvidence) -> tuple[int, int] | None:
@@ -223,19 +181,6 @@ def no_query(e: CrossEvidence) -> Verdict:
         return unseen
     one = bool(e.observed) and all(each.scores.shape[-1] == 1 for each in e.observed)
     return Found("one-key" if one else "no-query")
-
-
-def _sees_itself(e: TokensEvidence) -> Tensor | None:
-    """Return bool (tokens,), True for each token with a weight on itself; None if the tokens of rows are unknown."""
-    tokens = e.inputs[0].shape[-2]
-    own = torch.zeros(tokens, dtype=torch.bool)
-    for each, source in zip(e.observed, e.sources, strict=True):
-        if source is None or not source.known:
-            return None
-        same = source.query.token[..., :, None] == source.key.token[..., None, :]
-        felt = same & (source.query.token >= 0)[..., None] & (each.weights != 0)
-        own[source.query.token[felt.any(-1)].unique()] = True
-    return own
 
 
 def lost_mask(e: HeadsEvidence | TokensEvidence) -> Verdict | None:

@@ -56,7 +56,7 @@ def _made(e: PartEvidence) -> Claim | Verdict:
         return _claim("shape.fixed", "sizes", values, _difference(e, calls))
     for edit in PART_EDITS[e.given.takes]:
         if _fits(edit, calls):
-            return _claim(edit.code, edit.way, edit.values, _difference(e, calls))
+            return _claim(edit.code, edit.way, {}, _difference(e, calls))
     if e.repetition > SAME[e.subject.dtype]:
         return Unknown("not-again")
     return _claim(_law(e), "part", {}, _difference(e, calls))
