@@ -129,8 +129,9 @@ class Call:
             self.handed_on = kept.clone(memory_format=torch.contiguous_format)
         return context
 
+    @torch.enable_grad()
     def matrix(self) -> AttentionMatrix:
-        """Return the attention matrix of the call, built at the first use and stored.
+        """Return the attention matrix of the call, built at the first use and stored, with its graph if that is kept.
 
         Raises:
             WatchError: code `watch.written`, if the model wrote to query, key or value in place afterwards.
@@ -235,7 +236,8 @@ class Matrices(Calls[Kept]):
     ) -> Call:
         """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
 
-        Query, key and value are copied, unless `graph`; by `link` keys are appended to those of the call before.
+        Query, key and value are copied and detached, unless `graph`; by `link` keys are appended to those of the call
+        before.
         """
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
@@ -245,8 +247,12 @@ class Matrices(Calls[Kept]):
             link = self._links.of("", made.problem, made.value)
             self._calls.append(Call(made.problem, keys, 0, made.kv_len, link=link, made=made))
             return self._calls[-1]
-        query, key = call.query.detach(), call.key.detach()
-        held = [key] if value is None else [key, value.detach()]
+        query, *held = (
+            each if graph else each.detach()
+            for each in (call.query, call.key, value)
+            if each is not None
+        )
+        key = held[0]
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
         versions = [(each, each._version) for each in (query, *held)] if shared else []
@@ -256,7 +262,7 @@ class Matrices(Calls[Kept]):
             keys.take_tokens(start, tokens)
         else:
             keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
-        none = key[:, :, :0].clone()
+        none = key.detach()[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
@@ -305,6 +311,7 @@ class Matrices(Calls[Kept]):
         assert not isinstance(stitched, str)
         return self.shown(stitched)
 
+    @torch.enable_grad()
     def _stitch(self) -> AttentionMatrix | str:
         """Return the one matrix that the calls are rows of, or why there is none, in words.
 
