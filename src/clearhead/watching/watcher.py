@@ -123,6 +123,7 @@ class Watch(Drawn, Generic[Kept]):
     ) -> None:
         self._model, self._layers, self._wanted = model, layers, wanted
         self.every_thread = every_thread
+        self.has_graphs = wanted.keep == "gradients"
         self.entry: object = None
 
     def _begin(self) -> None:
@@ -137,8 +138,7 @@ class Watch(Drawn, Generic[Kept]):
         self._attended: dict[str, int] = {}
         self._in_run = Counter[str]()
         self._places: dict[str, int] = {}
-        graphs = callable(self._wanted.keep) or self._wanted.keep == "gradients"
-        self._copies, self._links = Copies(graphs=graphs), Continuations()
+        self._copies, self._links = Copies(graphs=self.has_graphs), Continuations()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
 
     def __repr__(self) -> str:
@@ -259,7 +259,7 @@ class Watch(Drawn, Generic[Kept]):
                 return self._handing_on(gives, every, add)
             add()
         else:
-            graph = wanted.keep == "gradients"
+            graph = self.has_graphs
             call = self.seen._add(name, problem, value, graph=graph, tokens=tokens, link=link)
             call.heads = heads
             take = call.take if graph and not gives.ablated else None
