@@ -359,3 +359,23 @@ def unbroadcast(tensor: Tensor) -> Tensor:
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def times_log(weights: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln other over the keys; 0 where the weight is 0, with a gradient of 0."""
+    return (weights * others.masked_fill(weights == 0, 1.0).log()).sum(dim=-1)
+
+
+def _kullback_leibler(_: Tensor, weights: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / other) over the keys."""
+    return times_log(weights, weights) - times_log(weights, others)
+
+
+def _jensen_shannon(rows: Tensor, weights: Tensor, others: Tensor) -> Tensor:
+    """Return the mean divergence of both from their mean, over the keys."""
+    mean = (weights + others) / 2
+    both = [_kullback_leibler(rows, each, mean) for each in (weights, others)]
+    return (both[0] + both[1]) / 2
+
+
+DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}

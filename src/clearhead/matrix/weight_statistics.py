@@ -12,7 +12,7 @@ from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import check_bins, read_k, read_segments
-from clearhead.matrix.parts import by_queries
+from clearhead.matrix.parts import DIVERGENCES, by_queries, times_log
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -62,7 +62,7 @@ class WeightStatistics(BaseMatrix):
             tensor([0.0000, 0.6931, 1.0986])
         """
         if self._has_gradients():
-            return self._by_queries(lambda _, weights: -_times_log(weights, weights))
+            return self._by_queries(lambda _, weights: -times_log(weights, weights))
         if self._entropy is None:
             self._entropy = self._gather(Entropy(self.posed))
         return self._entropy.clone()
@@ -197,11 +197,11 @@ class WeightStatistics(BaseMatrix):
                 "divergence.shape",
                 f"other must have the shape of this matrix, {tuple(self.shape)}; got {tuple(other.shape)}.",
             )
-        if kind not in _DIVERGENCES:
+        if kind not in DIVERGENCES:
             raise ArgumentError(
-                "divergence.kind", f"kind must be {' or '.join(_DIVERGENCES)}; got {shown(kind)}."
+                "divergence.kind", f"kind must be {' or '.join(DIVERGENCES)}; got {shown(kind)}."
             )
-        return self._by_queries(_DIVERGENCES[kind], other)
+        return self._by_queries(DIVERGENCES[kind], other)
 
     def mass(self, segments: Tensor) -> Tensor:
         """Return the weight that each query puts on sets of keys.
@@ -387,23 +387,3 @@ class WeightStatistics(BaseMatrix):
         """
         result = self._restore(mass.result)
         return result[..., 0] if single else result
-
-
-def _times_log(weights: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln other over the keys; 0 where the weight is 0, with a gradient of 0."""
-    return (weights * others.masked_fill(weights == 0, 1.0).log()).sum(dim=-1)
-
-
-def _kullback_leibler(_: Tensor, weights: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln(weight / other) over the keys."""
-    return _times_log(weights, weights) - _times_log(weights, others)
-
-
-def _jensen_shannon(rows: Tensor, weights: Tensor, others: Tensor) -> Tensor:
-    """Return the mean divergence of both from their mean, over the keys."""
-    mean = (weights + others) / 2
-    both = [_kullback_leibler(rows, each, mean) for each in (weights, others)]
-    return (both[0] + both[1]) / 2
-
-
-_DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}

@@ -57,7 +57,6 @@ class Keys:
         total = self.length + new[0].shape[2]
         for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
             if total > room.shape[2]:
-                # Twice as many, so that a thousand steps copy a few times only.
                 room = more.new_empty(*more.shape[:2], 2 * total, more.shape[3])
                 room[:, :, : self.length] = self._rooms[number][:, :, : self.length]
                 self._rooms[number] = room
@@ -113,7 +112,7 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Store the edge of the graph that made the context; return the context, or a copy in which a graph begins."""
+        """Store the context's graph edge, if any; return it, or, with grad on and no graph, a copy that starts one."""
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -165,7 +164,7 @@ class Calls(Generic[Kept]):
         return tuple(self._calls)
 
     def step(self, number: int) -> Self | None:
-        """Return a copy that holds one call alone, by its number; None if there is no such call."""
+        """Return a copy with one call alone, by its number, negative from the end; None if there is no such call."""
         place = as_place(number, len(self._calls))
         if place is None:
             return None
@@ -236,22 +235,17 @@ class Matrices(Calls[Kept]):
     ) -> Call:
         """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
 
-        Query, key and value are copied and detached, unless `graph`; by `link` keys are appended to those of the call
-        before.
+        Query, key and value are copied and detached, unless `graph`; by `link` keys follow those before.
         """
         if isinstance(call, AttentionMatrix):
-            # Of a file, which nothing writes to, and whose keys are shared already.
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
             made._context = call._context
             keys = Keys(made.problem.key, copy=False)
             link = self._links.of("", made.problem, made.value)
             self._calls.append(Call(made.problem, keys, 0, made.kv_len, link=link, made=made))
             return self._calls[-1]
-        query, *held = (
-            each if graph else each.detach()
-            for each in (call.query, call.key, value)
-            if each is not None
-        )
+        given = [call.query, call.key] if value is None else [call.query, call.key, value]
+        query, *held = given if graph else [each.detach() for each in given]
         key = held[0]
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
@@ -279,7 +273,7 @@ class Matrices(Calls[Kept]):
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
-        """Free the memory reserved for more keys, and the modules that are not needed for stitching."""
+        """Free the memory reserved for more keys, and drop the other modules that are not needed for stitching."""
         self._others = self._of_the_text()
         for call in self._calls:
             call.keys.trim()
