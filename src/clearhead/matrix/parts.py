@@ -2,11 +2,12 @@
 
 import math
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from clearhead import stages
 from clearhead._common.layouts import key_heads
@@ -116,6 +117,35 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
         scores = masked_scores(problem, part.samples, part.heads, some, every)
         found.append(take(stages.weights(scores, sinks), 3, part.columns))
     return torch.cat(found, dim=2) if len(found) > 1 else found[0]
+
+
+def by_queries(problems: Sequence[Problem], function: Callable[..., Tensor]) -> list[Tensor]:
+    """Return the results of a function for every chunk of queries, in order, with gradients.
+
+    A chunk is computed again in the backward pass, so that memory is O(tokens) and that of one chunk.
+
+    Args:
+        problems: of one shape.
+        function: called with the int64 indices of some queries, and for each problem with their weights, (batch,
+            num_heads, queries, kv_len).
+    """
+    first = problems[0]
+    sizes = first.batch, first.num_heads, first.query_len, first.kv_len
+    part = Rectangle(*(torch.arange(size, device=first.device) for size in sizes))
+
+    def of_chunk(some: Tensor) -> Tensor:
+        """Return the result of the function for some queries."""
+        weights = [
+            stages.weights(masked_scores(each, *part._replace(rows=some)), each.sinks)
+            for each in problems
+        ]
+        return function(some, *weights)
+
+    size = min(_portion(each, part, each.kv_len) for each in problems)
+    return [
+        cast(Tensor, checkpoint(of_chunk, some, use_reentrant=False, preserve_rng_state=False))
+        for some in part.rows.split(size)
+    ]
 
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
@@ -329,3 +359,23 @@ def unbroadcast(tensor: Tensor) -> Tensor:
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def times_log(weights: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln other over the keys; 0 where the weight is 0, with a gradient of 0."""
+    return (weights * others.masked_fill(weights == 0, 1.0).log()).sum(dim=-1)
+
+
+def _kullback_leibler(_: Tensor, weights: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / other) over the keys."""
+    return times_log(weights, weights) - times_log(weights, others)
+
+
+def _jensen_shannon(rows: Tensor, weights: Tensor, others: Tensor) -> Tensor:
+    """Return the mean divergence of both from their mean, over the keys."""
+    mean = (weights + others) / 2
+    both = [_kullback_leibler(rows, each, mean) for each in (weights, others)]
+    return (both[0] + both[1]) / 2
+
+
+DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}

@@ -1,17 +1,18 @@
 """The numbers that come from a sweep over the weights, one by one or all of them in a summary."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from clearhead._text import shown
 from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import check_bins, read_k, read_segments
+from clearhead.matrix.parts import DIVERGENCES, by_queries, times_log
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -30,7 +31,10 @@ from clearhead.matrix.sweep import Progress, sweep
 
 
 class WeightStatistics(BaseMatrix):
-    """The numbers of a matrix of attention weights, each computed in O(tokens) memory by a sweep, without gradients.
+    """The numbers of a matrix of attention weights, each computed in O(tokens) memory by a sweep.
+
+    `entropy`, `max`, `received`, `distance`, `mass` and `divergence` have gradients if query, key, bias or sinks do;
+    `max_score`, `top_k`, `pool` and `summary` have none.
 
     Args:
         problem, value: as of `BaseMatrix`.
@@ -57,6 +61,8 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).entropy()
             tensor([0.0000, 0.6931, 1.0986])
         """
+        if self._has_gradients():
+            return self._by_queries(lambda _, weights: -times_log(weights, weights))
         if self._entropy is None:
             self._entropy = self._gather(Entropy(self.posed))
         return self._entropy.clone()
@@ -72,6 +78,8 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(5, 4)).max()
             tensor([0.2000, 0.2000])
         """
+        if self._has_gradients():
+            return self._by_queries(lambda _, weights: weights.amax(dim=-1))
         return self._gather(Maximum(self.posed))
 
     def max_score(self) -> Tensor:
@@ -131,6 +139,10 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).received()
             tensor([1.8333, 0.8333, 0.3333])
         """
+        if self._has_gradients():
+            columns = sum(by_queries([self.problem], lambda _, weights: weights.sum(dim=2)))
+            assert isinstance(columns, Tensor)
+            return self._restore(columns.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2))
         return self._gather(Received(self.posed))
 
     def distance(self) -> Tensor:
@@ -147,7 +159,49 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).distance()
             tensor([0.0000, 0.5000, 1.0000])
         """
+        if self._has_gradients():
+            places, keys = self.posed.query_positions, torch.arange(self.kv_len, device=self.device)
+            return self._by_queries(
+                lambda rows, weights: (weights * (places[rows, None] - keys).abs()).sum(dim=-1)
+            )
         return self._gather(Distance(self.posed))
+
+    def divergence(self, other: "WeightStatistics", kind: str = "kl") -> Tensor:
+        """Return how far the weights of each query are from those of another matrix, in nats, with gradients into both.
+
+        Args:
+            other: of the same shape: the same module of another run, or of another model.
+            kind: "kl" is Σ weight · ln(weight / weight in the other): +∞ where a key has weight here and none there.
+                "js" is the mean "kl" of both to their mean: symmetric, and ln 2 at most.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Raises:
+            ArgumentTypeError: code `divergence.type`, unless `other` is a matrix.
+            ShapeError: code `divergence.shape`.
+            ArgumentError: code `divergence.kind`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> half = ch.AttentionMatrix.from_weights(torch.tensor([[0.5, 0.5]]))
+            >>> half.divergence(ch.AttentionMatrix.from_weights(torch.tensor([[0.25, 0.75]])))
+            tensor([0.1438])
+        """
+        if not isinstance(other, WeightStatistics):
+            raise ArgumentTypeError(
+                "divergence.type", f"other must be an AttentionMatrix; got {shown(other)}."
+            )
+        if self.shape != other.shape:
+            raise ShapeError(
+                "divergence.shape",
+                f"other must have the shape of this matrix, {tuple(self.shape)}; got {tuple(other.shape)}.",
+            )
+        if kind not in DIVERGENCES:
+            raise ArgumentError(
+                "divergence.kind", f"kind must be {' or '.join(DIVERGENCES)}; got {shown(kind)}."
+            )
+        return self._by_queries(DIVERGENCES[kind], other)
 
     def mass(self, segments: Tensor) -> Tensor:
         """Return the weight that each query puts on sets of keys.
@@ -173,6 +227,9 @@ class WeightStatistics(BaseMatrix):
             tensor([[0.7500, 0.2500]])
         """
         member, single = self._members(segments)
+        if self._has_gradients():
+            found = self._by_queries(lambda _, weights: weights @ member[:, None])
+            return found[..., 0] if single else found
         mass = Mass(self.posed, member)
         sweep(self.posed, [mass])
         return self._of_sets(mass, single)
@@ -285,8 +342,9 @@ class WeightStatistics(BaseMatrix):
             heads=None if self.heads is None else numbers_of_heads(self),
         )
 
+    @torch.no_grad()
     def _statistic(self, name: str) -> Tensor:
-        """Return a field of `summary` by its name, with axes of batch and heads.
+        """Return a field of `summary` by its name, with axes of batch and heads, without gradients.
 
         It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len). Other names than
         "entropy", "distance", "max" and "received" compute the whole summary.
@@ -295,6 +353,19 @@ class WeightStatistics(BaseMatrix):
             found = getattr(self, name)()
             return found.reshape((1,) * (4 - self.ndim) + found.shape)
         return self.summary()._statistic(name)
+
+    def _has_gradients(self) -> bool:
+        """Return True if numbers of this matrix have gradients: not over ranks, and not without keys."""
+        sinks = self.posed.sinks
+        trained = self._trained() or (sinks is not None and sinks.requires_grad)
+        return (
+            torch.is_grad_enabled() and trained and self.posed.sharding is None and self.kv_len > 0
+        )
+
+    def _by_queries(self, function: Callable[..., Tensor], *others: BaseMatrix) -> Tensor:
+        """Return the results of a function, as `by_queries` takes it, for all queries, in the user's dimensions."""
+        found = by_queries([each.problem for each in (self, *others)], function)
+        return self._restore(torch.cat(found, dim=2))
 
     def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
         """Sweep the weights for a reduction, and return its result in the user's dimensions."""

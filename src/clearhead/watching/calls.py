@@ -57,7 +57,6 @@ class Keys:
         total = self.length + new[0].shape[2]
         for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
             if total > room.shape[2]:
-                # Twice as many, so that a thousand steps copy a few times only.
                 room = more.new_empty(*more.shape[:2], 2 * total, more.shape[3])
                 room[:, :, : self.length] = self._rooms[number][:, :, : self.length]
                 self._rooms[number] = room
@@ -129,8 +128,9 @@ class Call:
             self.handed_on = kept.clone(memory_format=torch.contiguous_format)
         return context
 
+    @torch.enable_grad()
     def matrix(self) -> AttentionMatrix:
-        """Return the attention matrix of the call, built at the first use and stored.
+        """Return the attention matrix of the call, built at the first use and stored, with its graph if that is kept.
 
         Raises:
             WatchError: code `watch.written`, if the model wrote to query, key or value in place afterwards.
@@ -235,19 +235,18 @@ class Matrices(Calls[Kept]):
     ) -> Call:
         """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
 
-        Query, key and value are copied, but not with `graph` outside inference mode, nor those of a matrix; by `link`
-        keys are appended to those of the call before.
+        Query, key and value are copied and detached, unless `graph`; by `link` keys follow those before.
         """
         if isinstance(call, AttentionMatrix):
-            # Of a file, which nothing writes to, and whose keys are shared already.
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
             made._context = call._context
             keys = Keys(made.problem.key, copy=False)
             link = self._links.of("", made.problem, made.value)
             self._calls.append(Call(made.problem, keys, 0, made.kv_len, link=link, made=made))
             return self._calls[-1]
-        query, key = call.query.detach(), call.key.detach()
-        held = [key] if value is None else [key, value.detach()]
+        given = [call.query, call.key] if value is None else [call.query, call.key, value]
+        query, *held = given if graph else [each.detach() for each in given]
+        key = held[0]
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
         versions = [(each, each._version) for each in (query, *held)] if shared else []
@@ -257,7 +256,7 @@ class Matrices(Calls[Kept]):
             keys.take_tokens(start, tokens)
         else:
             keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
-        none = key[:, :, :0].clone()
+        none = key.detach()[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
@@ -306,6 +305,7 @@ class Matrices(Calls[Kept]):
         assert not isinstance(stitched, str)
         return self.shown(stitched)
 
+    @torch.enable_grad()
     def _stitch(self) -> AttentionMatrix | str:
         """Return the one matrix that the calls are rows of, or why there is none, in words.
 

@@ -53,10 +53,11 @@ def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Cha
     read_once = cache(read)
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     try:
-        set_grad_enabled(False)
+        watches = _watching(stack, child)
+        set_grad_enabled(gradients and any(each.has_graphs for each, _ in watches))
         # What is kept outlives inference mode.
         with tap.guard(), torch.inference_mode(False) if inference else nullcontext():
-            takes = [each.record(name, read_once, gives) for each, name in _watching(stack, child)]
+            takes = [each.record(name, read_once, gives) for each, name in watches]
             return [take for take in takes if take is not None]
     finally:
         set_grad_enabled(gradients)

@@ -48,9 +48,13 @@ Result = TypeVar("Result")
 
 
 class Copies:
-    """Copies of the masks and biases of a model, made once for layers that share them."""
+    """Copies of the masks and biases of a model, made once for layers that share them.
 
-    def __init__(self) -> None:
+    With `graphs` the copies of biases and sinks keep their graphs.
+    """
+
+    def __init__(self, *, graphs: bool = False) -> None:
+        self._read: Callable[[Tensor], Tensor] = (lambda t: t) if graphs else Tensor.detach
         self._masks: list[tuple[Tensor, Mask]] = []
         self._biases: list[tuple[Tensor, Tensor]] = []
         self._before: tuple[str, Problem] | None = None
@@ -90,7 +94,7 @@ class Copies:
         return problem.replace(
             mask=None if isinstance(mask, Full) else mask,
             bias=None if bias is None else self._bias(bias),
-            sinks=None if sinks is None else sinks.detach().clone(),
+            sinks=None if sinks is None else self._read(sinks).clone(),
             real_queries=None if real is None else real.clone(),
         )
 
@@ -121,17 +125,19 @@ class Copies:
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
-        """Return a bias with copies of its tensors, detached.
+        """Return a bias with copies of its tensors, detached unless graphs are kept.
 
-        Equal dense ones share a copy, other kinds are unchanged.
+        Equal dense ones without a graph share a copy, other kinds are unchanged.
         """
         if isinstance(bias, DenseBias):
-            tensor = unbroadcast(bias.tensor.detach())
+            tensor = unbroadcast(self._read(bias.tensor))
+            if tensor.requires_grad:
+                return DenseBias(tensor.clone())
             return DenseBias(_memoised(self._biases, tensor, lambda copy: copy))
         if isinstance(bias, Alibi):
-            return replace(bias, slopes=bias.slopes.detach().clone())
+            return replace(bias, slopes=self._read(bias.slopes).clone())
         if isinstance(bias, Relative):
-            return replace(bias, values=bias.values.detach().clone())
+            return replace(bias, values=self._read(bias.values).clone())
         return bias
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from clearhead._common.elements import Drawn
 from clearhead._common.torch_internals import is_transformed
@@ -101,6 +102,11 @@ class Wanted:
             )
 
 
+def _unchanged(saved: Any) -> Any:
+    """Return a saved tensor as it is."""
+    return saved
+
+
 class Watch(Drawn, Generic[Kept]):
     """The context manager that `watch` returns.
 
@@ -117,6 +123,7 @@ class Watch(Drawn, Generic[Kept]):
     ) -> None:
         self._model, self._layers, self._wanted = model, layers, wanted
         self.every_thread = every_thread
+        self.has_graphs = wanted.keep == "gradients"
         self.entry: object = None
 
     def _begin(self) -> None:
@@ -131,7 +138,7 @@ class Watch(Drawn, Generic[Kept]):
         self._attended: dict[str, int] = {}
         self._in_run = Counter[str]()
         self._places: dict[str, int] = {}
-        self._copies, self._links = Copies(), Continuations()
+        self._copies, self._links = Copies(graphs=self.has_graphs), Continuations()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
 
     def __repr__(self) -> str:
@@ -212,8 +219,10 @@ class Watch(Drawn, Generic[Kept]):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
-                problem = self._ids.with_ended(self._copies.of_call(problem, name))
-                return self._kept(name, problem, gives)
+                # Gradient checkpointing counts what a module saves; the run in the backward pass is not recorded.
+                with saved_tensors_hooks(_unchanged, _unchanged):
+                    problem = self._ids.with_ended(self._copies.of_call(problem, name))
+                    return self._kept(name, problem, gives)
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
@@ -250,7 +259,7 @@ class Watch(Drawn, Generic[Kept]):
                 return self._handing_on(gives, every, add)
             add()
         else:
-            graph = wanted.keep == "gradients"
+            graph = self.has_graphs
             call = self.seen._add(name, problem, value, graph=graph, tokens=tokens, link=link)
             call.heads = heads
             take = call.take if graph and not gives.ablated else None

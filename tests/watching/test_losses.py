@@ -1,0 +1,155 @@
+"""Losses on attention: the numbers of a watched model, with gradients into it, against eager attention."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import clearhead as ch
+from clearhead.matrix import parts
+
+HERE, BACK = [12, 5, 12], [3, 5, 11]
+SETS = torch.arange(13) % 3 - 1
+
+
+def _entropy(weights: Tensor) -> Tensor:
+    return torch.where(weights > 0, -weights * weights.clamp_min(1e-300).log(), 0.0).sum(dim=-1)
+
+
+def _distance(weights: Tensor) -> Tensor:
+    place = torch.arange(13)
+    return (weights * (place[:, None] - place).abs()).sum(dim=-1)
+
+
+def _received(weights: Tensor) -> Tensor:
+    # Of some heads, each has a key head of its own.
+    return (
+        weights.sum(dim=2) if weights.shape[1] < 4 else weights.unflatten(1, (2, 2)).sum(dim=(2, 3))
+    )
+
+
+def _kl(weights: Tensor, other: Tensor) -> Tensor:
+    ratio = weights.clamp_min(1e-300).log() - other.clamp_min(1e-300).log()
+    return (weights * ratio).sum(dim=-1)
+
+
+def _js(weights: Tensor, other: Tensor) -> Tensor:
+    mean = (weights + other) / 2
+    return (_kl(weights, mean) + _kl(other, mean)) / 2
+
+
+Case = tuple[Callable[..., Any], Callable[..., Tensor]]
+"""The number of a matrix and of one of another run, and the same of their weights."""
+
+NUMBERS: dict[str, Case] = {
+    "rows": (lambda a, _: a[..., 3:8, :5], lambda a, _: a[..., 3:8, :5]),
+    "at": (lambda a, _: a.at(HERE, BACK), lambda a, _: a[..., HERE, BACK]),
+    "entropy": (lambda a, _: a.entropy(), lambda a, _: _entropy(a)),
+    "max": (lambda a, _: a.max(), lambda a, _: a.amax(dim=-1)),
+    "distance": (lambda a, _: a.distance(), lambda a, _: _distance(a)),
+    "received": (lambda a, _: a.received(), lambda a, _: _received(a)),
+    "one set": (lambda a, _: a.mass(SETS == 1), lambda a, _: a[..., SETS == 1].sum(dim=-1)),
+    "sets": (
+        lambda a, _: a.mass(SETS),
+        lambda a, _: torch.stack([a[..., SETS == 0].sum(-1), a[..., SETS == 1].sum(-1)], -1),
+    ),
+    "kl": (lambda a, b: a.divergence(b), _kl),
+    "js": (lambda a, b: a.divergence(b, kind="js"), _js),
+}
+
+
+class Model(nn.Module):
+    """Attention with grouped heads, with a trained bias and sinks, and the weights of the same as a tensor."""
+
+    def __init__(self, *, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.before = nn.Linear(8, 8)
+        self.query, self.key = nn.Linear(8, 12), nn.Linear(8, 6)
+        self.bias = nn.Parameter(torch.randn(1, 4, 13, 13))
+        self.sinks = nn.Parameter(torch.randn(4))
+        self.checkpointed = checkpointed
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.before(x).tanh()
+        query, key = self.query(x).unflatten(-1, (4, 3)), self.key(x).unflatten(-1, (2, 3))
+        return query.transpose(1, 2), key.transpose(1, 2)
+
+    def attended(self, x: Tensor) -> Tensor:
+        query, key = self.projected(x)
+        return ch.attend(query, key, key, mask=MASK, bias=self.bias, sinks=self.sinks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.checkpointed:
+            return cast(Tensor, checkpoint(self.attended, x, use_reentrant=False))
+        return self.attended(x)
+
+    def weights(self, x: Tensor) -> Tensor:
+        query, key = self.projected(x)
+        scores = query @ key.repeat_interleave(2, dim=1).mT * 3**-0.5 + self.bias
+        scores = scores.masked_fill(~SEEN, -torch.inf)
+        sinks = self.sinks.view(1, 4, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+MASK = ch.causal() & ch.padding([13, 11])
+SEEN = (
+    torch.ones(13, 13).tril().bool()
+    & (torch.arange(13) < torch.tensor([[13], [11]]))[:, None, None]
+)
+
+
+@pytest.mark.parametrize("kept", ["gradients", "checkpointed", "heads"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_loss_on_attention_trains_as_on_eager_weights(
+    name: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PORTION", 13 * 8 * 5)
+    torch.manual_seed(0)
+    number, of_weights = NUMBERS[name]
+    model = Model(checkpointed=kept == "checkpointed").double()
+    x, y = torch.randn(2, 2, 13, 8, dtype=torch.float64)
+    heads = [1, 2] if kept == "heads" else None
+    with ch.watch(model, keep="gradients", heads=heads) as seen:
+        output = model(x)
+    with ch.watch(model, keep="gradients", heads=heads) as others:
+        model(y)
+    with torch.no_grad():
+        assert not number(seen[0], others[0]).requires_grad
+    found = number(seen[0], others[0])
+    weights = [model.weights(each)[:, heads or slice(None)] for each in (x, y)]
+    expected = of_weights(*weights)
+    torch.testing.assert_close(found, expected)
+    pull = torch.randn_like(expected)
+    parameters = list(model.parameters())
+    plain = model.attended(x).square().mean()
+    wanted = torch.autograd.grad((expected * pull).sum() + plain, parameters)
+    given = torch.autograd.grad((found * pull).sum() + output.square().mean(), parameters)
+    for one, other in zip(given, wanted, strict=True):
+        assert bool(other.any())
+        torch.testing.assert_close(one, other)
+
+
+def test_a_loss_under_autocast_has_finite_gradients() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    with torch.autocast("cpu", torch.bfloat16), ch.watch(layer, keep="gradients") as seen:
+        output = layer(torch.randn(2, 13, 8))
+        (seen[0].entropy().mean() + output.float().mean()).backward()
+    assert all(bool(p.grad is None or p.grad.isfinite().all()) for p in layer.parameters())
+    assert layer.query_projection.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "code"),
+    [
+        (torch.eye(2), "kl", "divergence.type"),
+        (ch.AttentionMatrix(torch.eye(3), torch.eye(3)), "kl", "divergence.shape"),
+        (ch.AttentionMatrix(torch.eye(2), torch.eye(2)), "l2", "divergence.kind"),
+    ],
+)
+def test_what_has_no_divergence(other: Any, kind: str, code: str) -> None:
+    with pytest.raises(ch.errors.ClearheadError) as raised:
+        ch.AttentionMatrix(torch.eye(2), torch.eye(2)).divergence(other, kind=kind)
+    assert raised.value.code == code
