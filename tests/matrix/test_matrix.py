@@ -241,51 +241,65 @@ def test_the_logsumexp_of_a_long_text_is_never_squared() -> None:
     assert float(first) == pytest.approx(1.0, abs=1e-5)
 
 
+Read = Callable[[AttentionMatrix], Tensor]
+
+READ: dict[str, tuple[Read, Callable[[Tensor], Tensor]]] = {
+    "rows": (
+        lambda a: a[0, 1:3, [1, -1], [0, 2]],
+        lambda whole: whole[0, 1:3][:, [1, -1]][..., [0, 2]],
+    ),
+    "pairs": (
+        lambda a: a.at([0, 3, -1, 3], [1, 2, 0, 2]),
+        lambda whole: whole[:, :, [0, 3, -1, 3], [1, 2, 0, 2]],
+    ),
+    "diagonal": (lambda a: a.diagonal(-1), lambda whole: whole.diagonal(-1, 2, 3)),
+}
+
+
 @pytest.mark.parametrize("name", ["everything at once", "causal", "empty rows", "grouped heads"])
+@pytest.mark.parametrize("part", READ)
 @pytest.mark.parametrize("narrow", [False, True])
-def test_gradients_of_rows(name: str, narrow: bool) -> None:
+def test_gradients(part: str, name: str, narrow: bool) -> None:
     example = PROBLEMS[name]().problem
-    options: dict[str, Any] = {
-        "mask": example.mask,
-        "bias": example.bias,
-        "scale": example.scale,
-        "softcap": example.softcap,
-        "sinks": example.sinks,
-    }
     query, key = (t.clone().requires_grad_() for t in (example.query, example.key))
-    if options["sinks"] is not None:
-        options["sinks"] = options["sinks"].clone().requires_grad_()
-    leaves = [t for t in (query, key, options["sinks"]) if t is not None]
-    weights = AttentionMatrix(query, key, **options)
+    sinks = None if example.sinks is None else example.sinks.clone().requires_grad_()
+    leaves = [t for t in (query, key, sinks) if t is not None]
+    weights = AttentionMatrix(
+        query,
+        key,
+        mask=example.mask,
+        bias=example.bias,
+        scale=example.scale,
+        softcap=example.softcap,
+        sinks=sinks,
+    )
     if narrow:
         with torch.no_grad():
             assert not weights.logsumexp.requires_grad
-    rows = weights[0, 1:3, [1, -1], [0, 2]]
-    pull = torch.randn_like(rows)
-    actual = torch.autograd.grad(rows, leaves, pull)
-    expected = torch.autograd.grad(plain(weights)[0, 1:3][:, [1, -1]][..., [0, 2]], leaves, pull)
-    for mine, theirs in zip(actual, expected, strict=True):
-        close(mine, theirs)
-    # A second walk: nothing that was kept hangs on the first graph.
-    again = torch.autograd.grad(weights[0, 1:3, [1, -1], [0, 2]], leaves, pull)
-    for mine, theirs in zip(again, expected, strict=True):
-        close(mine, theirs)
+    read, of_whole = READ[part]
+    expected = of_whole(plain(weights))
+    pull = torch.randn_like(expected)
+    truth = torch.autograd.grad(expected, leaves, pull)
+    # A second time: nothing that was kept hangs on the first graph.
+    for _ in range(2):
+        for mine, theirs in zip(
+            torch.autograd.grad(read(weights), leaves, pull), truth, strict=True
+        ):
+            close(mine, theirs)
 
 
 def test_gradients_by_finite_differences() -> None:
-    bias = torch.randn(1, 1, 2, 3, dtype=torch.float64, requires_grad=True)
-    query = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
-    key = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
-    value = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
+    """Of a trained bias as well; there are more queries than keys, and the first sees nothing."""
+    shapes = (1, 2, 3, 2), (1, 1, 2, 2), (2,), (1, 2, 3, 2), (1, 2, 2, 1)
+    given = tuple(torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
 
-    def of(query: Tensor, key: Tensor, bias: Tensor) -> AttentionMatrix:
-        return AttentionMatrix(query, key, mask=ch.causal(), bias=bias)
+    def numbers(*given: Tensor) -> tuple[Tensor, ...]:
+        query, key, sinks, bias, value = given
+        a = AttentionMatrix(query, key, mask=ch.causal(), sinks=sinks, bias=bias)
+        read = a[..., 1:, [0, 1]], a.at([0, 1, 2], [0, 0, 1]), a.diagonal(-1)
+        return *read, a.logsumexp[..., 1:], a @ value
 
-    assert torch.autograd.gradcheck(lambda *given: of(*given)[..., 1:, [0, 2]], (query, key, bias))
-    assert torch.autograd.gradcheck(lambda *given: of(*given).logsumexp, (query, key, bias))
-    assert torch.autograd.gradcheck(
-        lambda value, *given: of(*given) @ value, (value, query, key, bias)
-    )
+    assert torch.autograd.gradcheck(numbers, given)
 
 
 test_refused_indices = refusals(
@@ -467,46 +481,6 @@ def test_pairs_under_autocast() -> None:
         assert torch.equal(again.at([1, 5], [0, 4]), expected)
 
 
-@pytest.mark.parametrize("name", ["everything at once", "causal", "empty rows", "grouped heads"])
-def test_gradients_of_pairs(name: str) -> None:
-    example = PROBLEMS[name]().problem
-    options: dict[str, Any] = {
-        "mask": example.mask,
-        "bias": example.bias,
-        "scale": example.scale,
-        "softcap": example.softcap,
-        "sinks": None if example.sinks is None else example.sinks.clone().requires_grad_(),
-    }
-    query, key = (t.clone().requires_grad_() for t in (example.query, example.key))
-    leaves = [t for t in (query, key, options["sinks"]) if t is not None]
-    weights = AttentionMatrix(query, key, **options)
-    expected = plain(weights)
-    for part, whole in [
-        (weights.at([0, 3, -1, 3], [1, 2, 0, 2]), expected[:, :, [0, 3, -1, 3], [1, 2, 0, 2]]),
-        (weights.diagonal(-1), expected.diagonal(-1, 2, 3)),
-    ]:
-        pull = torch.randn_like(part)
-        actual = torch.autograd.grad(part, leaves, pull)
-        truth = torch.autograd.grad(whole, leaves, pull, retain_graph=True)
-        for mine, theirs in zip(actual, truth, strict=True):
-            close(mine, theirs)
-
-
-def test_gradients_of_pairs_by_finite_differences() -> None:
-    query = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
-    key = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
-    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
-    bias = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
-
-    # More queries than keys: the first sees nothing.
-    def of(query: Tensor, key: Tensor, sinks: Tensor, bias: Tensor) -> AttentionMatrix:
-        return AttentionMatrix(query, key, mask=ch.causal(), sinks=sinks, bias=bias)
-
-    given = (query, key, sinks, bias)
-    assert torch.autograd.gradcheck(lambda *given: of(*given).at([0, 1, 2], [0, 0, 1]), given)
-    assert torch.autograd.gradcheck(lambda *given: of(*given).diagonal(-1), given)
-
-
 def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
     tokens = 20_000
     query, key = (torch.randn(1, 1, tokens, 8) for _ in range(2))
@@ -525,6 +499,13 @@ test_refused_pairs_and_diagonals = refusals(
     (lambda a: a.at([0, 1], [0, 1, 2]), "matrix.pairs", "(2,) // (3,)"),
     (lambda a: a.at(0, 9), "matrix.range", "9 // -1 // 9"),
     (lambda a: a.at(slice(2), 0), "matrix.index", "-2 // slice(None, 2, None)"),
+    (lambda a: a.divergence("b"), "divergence.type", "'b'"),
+    (
+        lambda a: a.divergence(AttentionMatrix(*inputs(5))),
+        "divergence.shape",
+        "(2, 4, 6, 9) // (2, 4, 5, 9)",
+    ),
+    (lambda a: a.divergence(a, kind="l2"), "divergence.kind", "kl or js // 'l2'"),
 )
 
 

@@ -139,17 +139,3 @@ def test_a_loss_under_autocast_has_finite_gradients() -> None:
         (seen[0].entropy().mean() + output.float().mean()).backward()
     assert all(bool(p.grad is None or p.grad.isfinite().all()) for p in layer.parameters())
     assert layer.query_projection.weight.grad is not None
-
-
-@pytest.mark.parametrize(
-    ("other", "kind", "code"),
-    [
-        (torch.eye(2), "kl", "divergence.type"),
-        (ch.AttentionMatrix(torch.eye(3), torch.eye(3)), "kl", "divergence.shape"),
-        (ch.AttentionMatrix(torch.eye(2), torch.eye(2)), "l2", "divergence.kind"),
-    ],
-)
-def test_what_has_no_divergence(other: Any, kind: str, code: str) -> None:
-    with pytest.raises(ch.errors.ClearheadError) as raised:
-        ch.AttentionMatrix(torch.eye(2), torch.eye(2)).divergence(other, kind=kind)
-    assert raised.value.code == code
