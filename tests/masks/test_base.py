@@ -247,7 +247,7 @@ def test_a_class_that_lacks_a_method_is_told_its_signature() -> None:
         type("Own", (ch.Mask,), {"describe": lambda self: "own()"})
     assert str(refused.value) == (
         "[class.methods] Own must define what its base declares:\n"
-        "  def visible(self, query_index, key_index, extent): Return True for each pair of a query "
-        "and a key that may attend."
+        "  def visible(self, query_index, key_index, extent): Return which pairs of a query and a key "
+        "may attend."
     )
     assert inspect.isabstract(type("Base", (ch.Mask, ABC), {}))

@@ -110,14 +110,13 @@ def importing(*packages: str, extra: str, purpose: str) -> Iterator[None]:
     """Raise a MissingExtraError if an import in the block fails because one of these packages is not installed.
 
     Args:
-        packages: the names that are imported.
+        packages: the names that are imported, without the modules of a package that must be there.
         extra: the extra that installs them.
         purpose: what needs them, as the subject of a sentence.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in packages:
+        if error.name not in packages:
             raise
-        raise missing_extra(package, extra, purpose) from error
+        raise missing_extra(error.name.partition(".")[0], extra, purpose) from error

@@ -187,9 +187,9 @@ ROWS = (
     ),
     LessonRow(
         12, "where_is_a_word", "Where is a word?", ("rotate", "RotaryAttention"), "x",
-        ("rope.layout", "rope.offset", "differs", "law.scores"),
+        ("rope.layout", "rope.offset", "differs"),
         {"rope": HALF}, ({"rope": INTERLEAVED},),
-        headings={"rope": "Turning", "rope.layout": "Write", "law.scores": "Turning"},
+        headings={"rope": "Turning", "rope.layout": "Write", "differs": "Turning"},
         calls=("torch.randn(5, 4)", "torch.randn(2, 7, 6)", "torch.randn(2, 3, 7, 8)", "torch.randn(1, 6)"),
     ),
     LessonRow(

@@ -7,7 +7,7 @@ traces, transforms or lowers is made in full.
 """
 
 from collections.abc import Callable, Hashable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -23,7 +23,7 @@ from clearhead._common.torch_internals import (
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
 from clearhead.attention.kernels._by_scores import context_by_scores, fits
-from clearhead.attention.kernels._fused_gradients import refuse_second
+from clearhead.attention.kernels._fused_gradients import FirstDerivatives
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
 from clearhead.attention.planning import observers
@@ -108,6 +108,9 @@ def remembering(attend: Attend) -> Attend:
             if call.by_scores:
                 context = context_by_scores(query, keys, values, call.scale, visible, softcap)
             elif short_together(query, keys, values, call.factor):
+                followed = query.requires_grad or key.requires_grad or value.requires_grad
+                if followed and torch.is_grad_enabled():
+                    query, keys, values = FirstDerivatives.apply(query, keys, values)
                 context = F.scaled_dot_product_attention(
                     query,
                     keys,
@@ -118,8 +121,6 @@ def remembering(attend: Attend) -> Attend:
                     scale=call.scale,
                     enable_gqa=query.shape[1] != key.shape[1],
                 )
-                if context.grad_fn is not None:
-                    context.grad_fn.register_hook(partial(refuse_second, (query, keys, values)))
             if context is not None:
                 return context if seen is None else context.masked_fill(~seen, 0.0)
         context = attend(query, key, value, **given)

@@ -16,7 +16,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
 
 FENCE = re.compile(r"(`{3,})(\S*) *(.*)")
 # What a gallery lists to choose from.
-LISTED = re.compile(r"^- `([a-z-]+\.[a-z-]+)`: ", re.MULTILINE)
+LISTED = re.compile(r"^- `([a-z-]+\.[a-z-]+|differs)`: ", re.MULTILINE)
 ROLES = {"write", "solution", "live", "check", "wrong", "train", "exercise", "answer"}
 
 

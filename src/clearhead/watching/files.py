@@ -198,6 +198,8 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
 
 def _safetensors() -> Any:
     """Return the module safetensors.torch, or raise a MissingExtraError if it is not installed."""
-    with importing("safetensors", extra="files", purpose="a file of what was seen"):
+    with importing(
+        "safetensors", "safetensors.torch", extra="files", purpose="a file of what was seen"
+    ):
         import safetensors.torch
     return safetensors.torch

@@ -4,6 +4,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -220,7 +221,8 @@ class Watch(Drawn, Generic[Kept]):
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
                 # Gradient checkpointing counts what a module saves; the run in the backward pass is not recorded.
-                with saved_tensors_hooks(_unchanged, _unchanged):
+                hooks = saved_tensors_hooks(_unchanged, _unchanged)
+                with hooks if self.has_graphs else nullcontext():
                     problem = self._ids.with_ended(self._copies.of_call(problem, name))
                     return self._kept(name, problem, gives)
             except Exception as error:

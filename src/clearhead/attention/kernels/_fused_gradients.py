@@ -53,15 +53,6 @@ class _NoSecond(torch.autograd.Function):
         )
 
 
-def refuse_second(inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...], _: Any) -> Any:
-    """Return gradients of a fused call that raise if they are differentiated; None if nothing follows them.
-
-    As a hook of the call's backward it takes a third of the time of `FirstDerivatives`, and holds the inputs as long
-    as the result of the call is held.
-    """
-    return _NoSecond.apply(*grads, *inputs) if torch.is_grad_enabled() else None
-
-
 class FlashWithLogsumexp(torch.autograd.Function):
     """PyTorch's flash attention on the CPU, with a gradient through the logsumexp as well."""
 
