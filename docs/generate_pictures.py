@@ -328,9 +328,7 @@ def main() -> None:
     torch.manual_seed(0)
     reader = huggingface.load()
     reading = reader.read(TEXT)
-    ids = reader.tokenizer(TEXT, return_tensors="pt")
-    with ch.watch(reader.model) as seen:
-        reader.model(**ids)
+    seen = reading.seen
 
     torch.manual_seed(123)
     rung = ladder.MaskedAttention(3, head_dim=2, value_head_dim=2, mask=ch.causal())

@@ -7,7 +7,6 @@ Which head looks from one token to the other most says `Seen.find`; its map is d
 
 import sys
 
-import torch
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -54,10 +53,8 @@ def with_arcs(axes: Axes, tokens: list[str], query: int, row: Tensor) -> None:
 
 def main(query: str = "it", key: str = "animal", file: str = "card.png") -> None:
     reader = huggingface.load()
-    tokens = list(reader.read(TEXT).tokens)
-    with torch.no_grad(), ch.watch(reader.model) as seen:
-        reader.model(**reader.tokenizer(TEXT, return_tensors="pt"))
-    card(seen, tokens, query, key).savefig(file)
+    reading = reader.read(TEXT)
+    card(reading.seen, list(reading.tokens), query, key).savefig(file)
     print(f"The card is in {file}")
 
 

@@ -120,10 +120,9 @@ class PackagedTokenizer:
         added = self.backend_tokenizer.get_added_tokens_decoder()
         self.all_special_ids = [number for number, token in added.items() if token.special]
 
-    def __call__(self, text: str, return_tensors: str | None = None) -> dict[str, Any]:
-        """Return the ids of a text, special ones included, as `input_ids`: a list, or for "pt" a tensor (1, tokens)."""
-        ids = self.backend_tokenizer.encode(text).ids
-        return {"input_ids": ids if return_tensors is None else torch.tensor([ids])}
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        """Return the ids of a text, special ones included, as `input_ids`."""
+        return {"input_ids": self.backend_tokenizer.encode(text).ids}
 
     def convert_ids_to_tokens(self, ids: int | list[int]) -> Any:
         """Return the token of an id, or a list of them for a list; None for an unknown id."""

@@ -44,7 +44,7 @@ def _every() -> list[Any]:
 def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Change]:
     """Record a call in each watch; return the functions that take its context, [] in a backward pass.
 
-    `read` is called at most once, without gradients and under a guard.
+    `read` is called at most once, under a guard, and without gradients unless one of the watches keeps graphs.
     """
     if in_backward():
         return []  # the recomputation of a checkpoint, which was seen in the forward pass
