@@ -34,7 +34,7 @@ class WeightStatistics(BaseMatrix):
     """The numbers of a matrix of attention weights, each computed in O(tokens) memory by a sweep.
 
     `entropy`, `max`, `received`, `distance`, `mass` and `divergence` have gradients if query, key, bias or sinks do;
-    `max_score`, `top_k`, `pool` and `summary` have none.
+    `max_score`, `top_k`, `pool` and `summary` have none, and no number of a matrix whose tokens ranks share has any.
 
     Args:
         problem, value: as of `BaseMatrix`.

@@ -90,7 +90,7 @@ def watch(
             they keep the numbers that they have among all that attend, `seen[11]` after `layers=[11]`.
         heads: only these query heads, with the key heads that they use; None is all.
         keep: "matrix" keeps query and key. "contexts" keeps the context of each head alone, z = weights · values,
-            as `Contexts`. "gradients" keeps the graph of each call with them, for `relevance`; a
+            as `Contexts`. "gradients" keeps the graph of each call too, for `relevance` and losses; a
             model whose parameters are frozen gets one. "summary" keeps neither: each call is turned into a `Summary`
             before it runs, with the 8 largest weights of each query, a map of up to 64 × 64, and the roles of the
             heads. "total" keeps the averages of each head over all calls, `Totals`, for batches of any length of a
