@@ -81,7 +81,7 @@ def test_a_mask_that_is_not_handed_over_is_asked_for_and_is_no_mistake():
     assert caught.value.code == "check.mask"
     assert str(caught.value) == (
         "[check.mask] Optional takes mask, for which takes='x' hands over nothing, and without it the "
-        "future is seen. If the causal mask is to come by it, check a function that hands it over: "
+        "future is seen. If the causal mask is to come by it, check a function that passes it: "
         "lambda x: attention(x, mask=…). If not, this is mask.missing."
     )
     future = torch.ones(30, 30).triu(1).bool()
@@ -236,7 +236,7 @@ class OwnMask(nn.Module):
 
 
 def test_a_causal_mask_is_handed_over_only_where_there_is_none():
-    words = "it hides nothing by itself: the causal mask is handed to it, as attention_mask"
+    words = "it has no mask of its own: the causal mask is passed as attention_mask"
     own = ch.check(OwnMask(), takes="x", causal=True, num_heads=3)
     handed = ch.check(OwnMask(hides=False), takes="x", causal=True, num_heads=3)
     assert own.ok

@@ -88,7 +88,7 @@ class ObservedAttention:
             numbers.
         layout: the places of all of these among the operands.
         tangled: True if a row of the weights is not of one query, or the weights are a product of several weights.
-        beside: True if some weight belongs to no key, as that of a sink.
+        has_sink: True if some weight belongs to no key, as that of a sink.
     """
 
     query: Tensor
@@ -100,7 +100,7 @@ class ObservedAttention:
     gains: tuple[float, float] | None
     layout: ScoreLayout
     tangled: bool = False
-    beside: bool = False
+    has_sink: bool = False
 
     @property
     def gain(self) -> float | None:
@@ -208,7 +208,7 @@ def _of_products(
         element, node, weights = element.mT, node.mT, weights.mT
     valid = (node == root.index) & (element > 0)
     kept = valid.any(0).any(0).nonzero().flatten()
-    beside = len(kept) < valid.shape[-1]
+    has_sink = len(kept) < valid.shape[-1]
     element, valid, weights = (each[..., kept] for each in (element, valid, weights))
     shape = blocks_of(scores.output).shape
     whole = (element - root.base).clamp(0, shape.numel() - 1)
@@ -239,7 +239,7 @@ def _of_products(
         None if through else _gains(scores, sides, query, key),
         layout,
         tangled=not clean or through,
-        beside=beside,
+        has_sink=has_sink,
     )
 
 

@@ -167,7 +167,7 @@ class StagesOfCode:
                 number = float(max(after[change.cells], default=-math.inf))
             added = " added" * (change.kind == "number")
             return f"{before}, {_written(number)}{added} {_pairs(change.cells)}"
-        words = {"scales": ", each head times a number of its own", "cap": ", bent by tanh"}
+        words = {"scales": ", each head times a number of its own", "cap": ", through tanh"}
         if change.kind in words or change.kind == "add":
             return before + words.get(change.kind, " + bias")
         if change.stage.name.endswith("softmax"):

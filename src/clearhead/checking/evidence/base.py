@@ -211,8 +211,8 @@ def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[
     return single, found
 
 
-def with_beside(subject: Subject, masks: bool) -> Subject:
+def with_masks(subject: Subject, masks: bool) -> Subject:
     """Return the subject with a mask of real tokens only passed in addition to x; itself if `masks` is False."""
     if not masks:
         return subject
-    return replace(subject, beside=lambda x: (torch.ones(x.shape[:2], dtype=torch.bool),))
+    return replace(subject, others=lambda x: (torch.ones(x.shape[:2], dtype=torch.bool),))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._text import shown
-from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_masks
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
@@ -34,7 +34,7 @@ class FedEvidence(Evidence):
     @property
     def masked(self) -> Subject:
         """The subject, with a mask of real tokens next to x if it takes one."""
-        return with_beside(self.given, self.given.takes == "x,mask")
+        return with_masks(self.given, self.given.takes == "x,mask")
 
     @cached_property
     def settled(self) -> Settled:
@@ -79,13 +79,13 @@ class FedEvidence(Evidence):
         if name is None or not self._sees_all(subject, given["x"]):
             return Settled(subject, given, output, None, notes)
         # If it is causal as soon as a mask of real tokens comes, the mask does not hide the future.
-        sees_all, _ = attempt(self._sees_all, with_beside(subject, masks=True), given["x"])
+        sees_all, _ = attempt(self._sees_all, with_masks(subject, masks=True), given["x"])
         if sees_all is not False:
             raise ModelError(
                 "check.mask",
                 f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
                 "and without it the future is seen. If the causal mask is to come by it, check a "
-                f"function that hands it over: lambda x: attention(x, {name}=…). If not, this is "
+                f"function that passes it: lambda x: attention(x, {name}=…). If not, this is "
                 "mask.missing.",
             )
         return Settled(subject, given, output, None, notes)
@@ -97,10 +97,10 @@ class FedEvidence(Evidence):
 
     def call_error(self, error: Exception) -> ModelError:
         """Return the error for a subject that does not accept x."""
-        beside = {
-            f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
+        masks = {
+            f"mask{i or ''}": each for i, each in enumerate(self.masked.others(self.inputs[0]))
         }
-        return call_error(self.given, {"x": self.inputs[0], **beside}, error)
+        return call_error(self.given, {"x": self.inputs[0], **masks}, error)
 
     def batching(self, subject: Subject) -> Any:
         """Return a function of x, (batch, tokens, width), that calls the subject, with x[0] if it has no batch."""

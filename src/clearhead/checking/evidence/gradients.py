@@ -104,7 +104,7 @@ def _measured(
             leaf.copy_(kept)
         return (sums[0] - sums[1]) / (2 * step)
 
-    def beside(index: int, found: Gradient) -> Gradient:
+    def nearby(index: int, found: Gradient) -> Gradient:
         """Return the gradient at a nearby point if that is right, else the one given.
 
         At a kink itself, as where a ReLU gets 0, there is no unique gradient.
@@ -127,7 +127,7 @@ def _measured(
         for (name, leaf), gradient in zip(leaves, gradients, strict=True)
     ]
     return [
-        beside(index, each) if each.state in ("wrong", "blocked") else each
+        nearby(index, each) if each.state in ("wrong", "blocked") else each
         for index, each in enumerate(found)
     ]
 

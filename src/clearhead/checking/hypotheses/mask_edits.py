@@ -159,9 +159,9 @@ GIVEN = [
         )
     ),
     StageEdit("mask.inverted", "given", {"visible": _given(lambda mask: ~mask)}),
-    StageEdit("mask.inverted", "beside-given", {"visible": _inverted_with_given}, hides),
+    StageEdit("mask.inverted", "with-given", {"visible": _inverted_with_given}, hides),
     StageEdit("mask.missing", "given", {"visible": _without(mask=True)}),
-    StageEdit("mask.missing", "beside-given", {"visible": _without("causal", "window")}, hides),
+    StageEdit("mask.missing", "with-given", {"visible": _without("causal", "window")}, hides),
     StageEdit("mask.broadcast", "given", {"visible": _on_queries}),
     *(
         StageEdit("mask.broadcast", way, {"visible": _given(pick)})

@@ -75,7 +75,7 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
     ]
     return {
         "size": f"{seen.shape[0]} × {seen.shape[1]}",
-        "picture": beside(drawn(rows), drawn(right.expand(seen.shape).tolist())),
+        "picture": side_by_side(drawn(rows), drawn(right.expand(seen.shape).tolist())),
     }
 
 
@@ -92,11 +92,13 @@ def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) 
     return {
         "size": f"{measured.moves.shape[0]} × {measured.moves.shape[1]}",
         "marks": "  ".join(marks),
-        "picture": picture if expected is None else beside(picture, drawn(expected, own=True)),
+        "picture": picture
+        if expected is None
+        else side_by_side(picture, drawn(expected, own=True)),
     }
 
 
-def beside(measured: str, expected: str) -> str:
+def side_by_side(measured: str, expected: str) -> str:
     """Return two drawings side by side, titled measured and expected; the first alone if equal or of another height."""
     left, right = measured.splitlines(), expected.splitlines()
     if left == right or len(left) != len(right):

@@ -75,7 +75,7 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
     measured = ("padded", {"gap": f"{seen.alone:.3g}"})
     edit = found.script[0] if found is not None and found.script else None
     if edit is not None and (seen.alone >= 1e-5 or edit.way.startswith("padding")):
-        given = edit.code == "mask.missing" and edit.way in ("given", "beside-given")
+        given = edit.code == "mask.missing" and edit.way in ("given", "with-given")
         code, way = ("mask.padding-ignored", "ignored") if given else (edit.code, edit.way)
         return Claim("padding", code, Found(way, edit.values, measured))
     if not e.padded_output[e.padded[1]].isfinite().all():
