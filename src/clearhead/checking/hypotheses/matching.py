@@ -63,7 +63,11 @@ class Trial:
         return torch.inf if found is None else distance(found, self.target)
 
     def may_match(self, recipe: Recipe) -> bool:
-        """Return True if the finite numbers of a recipe are within `FAR` of the subject's; False for another shape."""
+        """Return True if recipe and subject differ by at most `FAR` of the largest number of the subject.
+
+        They are compared where both are finite: True if that is nowhere. False for another shape, and if the recipe
+        cannot run on the inputs.
+        """
         found = self.result(recipe)
         if found is None or found.shape != self.target.shape:
             return False

@@ -78,8 +78,11 @@ def named_tensors(error: BaseException) -> str:
     return f"\n  {words}" if words else ""
 
 
-def raised(error: BaseException) -> str:
-    """Return an error in words, with a second line for the code that raised it, if that is known."""
+def raised_with_line(error: BaseException) -> str:
+    """Return an error in words, with a second line for its innermost line of code outside PyTorch and clearhead.
+
+    Without the second line if there is none, as for an error that was never raised.
+    """
     at = place(error)
     words = raised_words(error)
     return (
