@@ -89,10 +89,7 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
 def account(e: Evidence) -> Account:
-    """Return the account of the evidence (cached).
-
-    The scale is unknown if all heads are one wide and none is declared.
-    """
+    """Return the account of the evidence (cached); scale is unknown for heads one wide without a declared one."""
     if e not in _accounts:
         found = _made(e)
         known = isinstance(e, HeadsEvidence | TokensEvidence)

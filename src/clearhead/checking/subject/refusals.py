@@ -31,7 +31,7 @@ def deliberate(error: BaseException) -> bool:
 def always(error: BaseException) -> bool:
     """Return True for an error that the user's code raises on any input.
 
-    Such is a NameError or an unexpected keyword, raised in a line outside of PyTorch and clearhead.
+    Such is a NameError or an unexpected keyword, with a line outside of PyTorch and clearhead in its traceback.
     """
     keyword = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
     return (isinstance(error, NameError) or keyword) and place(error) is not None
@@ -54,7 +54,10 @@ def traced(error: BaseException) -> types.TracebackType | None:
 
 
 def place(error: BaseException) -> tuple[str, int, str] | None:
-    """Return (file, line, text of the line) that raised, outside of PyTorch and of clearhead; None if there is none."""
+    """Return (file, line, text of the line), innermost outside of PyTorch and of clearhead in the traceback.
+
+    None without one.
+    """
     trace = traced(error)
     if trace is None:
         return None
