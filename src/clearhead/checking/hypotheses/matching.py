@@ -109,7 +109,7 @@ def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
 
 
 def distance(found: Tensor, target: Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the largest number of the target, or to 1e-30 if that is less.
+    """Return the largest difference of two tensors, relative to the largest number of the target (at least 1e-30).
 
     inf if the shapes differ, or other places are not finite; which of NaN, ∞ and −∞ they hold is not compared. 0.0 if
     nothing is finite.

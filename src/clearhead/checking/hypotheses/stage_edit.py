@@ -76,7 +76,7 @@ def rotary(contract: Contract) -> bool:
 
 
 def grouped(contract: Contract) -> bool:
-    """Return True if another number of key heads than of query heads is declared, also if only that of the key heads is."""
+    """Return True if the declared numbers of key heads and query heads differ, or only the first is declared."""
     num_heads, num_kv_heads = contract.heads()
     return num_kv_heads is not None and num_kv_heads != num_heads
 
