@@ -23,7 +23,6 @@ from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scor
 from clearhead.attention.kernels._fused_calls import (
     are_documents,
     classes,
-    count,
     fused_call,
     in_precision,
     logsumexp_of_piece,
@@ -40,6 +39,7 @@ from clearhead.attention.kernels._lowering import (
     WORTH_SLICING,
     Piece,
     assemble,
+    count,
     in_sight,
     lower,
     mask_numbers,
@@ -139,7 +139,7 @@ def how(problem: Problem) -> str:
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
         return f"two products around a softmax on {problem.device.type}, for {queries}"
     if _is_documents(problem, pieces):
-        groups = classes(pieces)
+        groups = classes(problem, pieces)
         return f"{len(groups)} fused calls on {problem.device.type}, over {len(pieces)} documents by length"
     kinds = []
     for kind, name in (
