@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import clearhead as ch
-from clearhead.checking.subject.calling import call, hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.calling import call, may_hide_by_itself, unfilled_mask
 
 
 class Sides(nn.Module):
@@ -81,7 +81,7 @@ def test_a_mask_that_is_not_handed_over_is_asked_for_and_is_no_mistake():
     assert caught.value.code == "check.mask"
     assert str(caught.value) == (
         "[check.mask] Optional takes mask, for which takes='x' hands over nothing, and without it the "
-        "future is seen. If the causal mask is to come by it, check a function that hands it over: "
+        "future is seen. If the causal mask is to come by it, check a function that passes it: "
         "lambda x: attention(x, mask=…). If not, this is mask.missing."
     )
     future = torch.ones(30, 30).triu(1).bool()
@@ -236,7 +236,7 @@ class OwnMask(nn.Module):
 
 
 def test_a_causal_mask_is_handed_over_only_where_there_is_none():
-    words = "it hides nothing by itself: the causal mask is handed to it, as attention_mask"
+    words = "it has no mask of its own: the causal mask is passed as attention_mask"
     own = ch.check(OwnMask(), takes="x", causal=True, num_heads=3)
     handed = ch.check(OwnMask(hides=False), takes="x", causal=True, num_heads=3)
     assert own.ok
@@ -267,7 +267,7 @@ def test_what_shows_no_parameters_is_called_with_the_tokens():
     assert output.equal(given.relu())
     assert beside is None
     assert unfilled_mask(Hidden(), "x") is None
-    assert not hidden_by_itself(Hidden())
+    assert not may_hide_by_itself(Hidden())
 
 
 class OfImages(nn.Module):

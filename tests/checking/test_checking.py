@@ -587,7 +587,7 @@ def test_steps_that_are_all_refused_are_not_judged() -> None:
     report = ch.check(Refusing(), takes="decode", causal=True, sizes={"d_in": 4})
     assert report.outcome == "not judged"
     assert report.unverified[0] == (
-        "decoding: every way to hand tokens over is refused: RuntimeError: no cache yet; let step(x) "
+        "decoding: every way to pass tokens is refused: RuntimeError: no cache yet; let step(x) "
         "take any number of tokens"
     )
 

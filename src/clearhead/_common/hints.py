@@ -164,7 +164,7 @@ def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
 def _ours(name: str, own: Collection[str]) -> str | None:
     """Return our name of an argument of another library, or of one that is misspelt; None if there is none."""
     answers = WORDS.get(name, {}).items()
-    answer = next((ours for beside, ours in answers if beside in own or not beside), None)
+    answer = next((ours for library, ours in answers if library in own or not library), None)
     if answer is not None:
         return answer
     meant = (*SIZES.get(size_of(name) or "", ()), side_of(name))

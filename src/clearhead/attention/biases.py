@@ -155,7 +155,7 @@ class ByPair(Bias):
         """Return the bias of pairs, as `Bias.at` describes."""
 
 
-def check_beside(numbers: Tensor, extent: Extent) -> None:
+def check_bias_tensor(numbers: Tensor, extent: Extent) -> None:
     """Raise an error unless the tensor of a bias has the query's dtype or float32, and the query's device.
 
     Args:
@@ -200,7 +200,7 @@ class DenseBias(Bias, kind="dense_bias"):
                 f"bias must broadcast to (batch, num_heads, query_len, kv_len) = {full}; "
                 f"got {shape}.",
             )
-        check_beside(self.tensor, extent)
+        check_bias_tensor(self.tensor, extent)
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         """Return a rectangle as a view of the tensor, (batch or 1, num_heads or 1, queries or 1, keys or 1)."""

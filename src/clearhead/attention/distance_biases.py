@@ -9,7 +9,7 @@ from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import is_concrete
 from clearhead._text import shown
-from clearhead.attention.biases import Bias, ByPair, check_beside
+from clearhead.attention.biases import Bias, ByPair, check_bias_tensor
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.masks.spans import Extent
 
@@ -115,7 +115,7 @@ class Relative(ByPair, kind="relative"):
         DtypeError or DeviceError if it does not fit the query.
         """
         _check_heads(self, len(self.values), (1, extent.num_heads))
-        check_beside(self.values, extent)
+        check_bias_tensor(self.values, extent)
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return the value for the distance of each pair, clipped to ±reach: (…, num_heads or 1, queries, keys)."""

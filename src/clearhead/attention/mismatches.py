@@ -88,7 +88,7 @@ def mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeErr
     )
 
 
-def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
+def check_bias_fits_mask(mask: Mask | None, bias: Bias | None) -> None:
     """Raise an error for a bias that is not a tensor, with a mask whose queries and keys are different texts (`cross`).
 
     Nothing is raised if either is None.

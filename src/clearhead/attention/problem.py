@@ -25,7 +25,7 @@ from clearhead._common.torch_internals import (
 from clearhead.attention.biases import Bias, as_bias
 from clearhead.attention.mismatches import (
     DTYPES,
-    check_bias_beside,
+    check_bias_fits_mask,
     check_sinks,
     listed,
     mismatch,
@@ -294,8 +294,8 @@ def make_problem(
     if not type(query) is type(key) is type(value) is Tensor:
         by_flag = type(mask) is Causal and not query.is_cpu
         options = {"mask": None if by_flag else mask, "bias": bias, "sinks": sinks}
-        beside = [name for name, option in options.items() if option is not None]
-        check_plain(query, (key, value), ", ".join(beside))
+        given = [name for name, option in options.items() if option is not None]
+        check_plain(query, (key, value), ", ".join(given))
     dims = query.ndim
     if is_autocast(query):
         query, key, value = under_autocast(query, key, value)
@@ -311,7 +311,7 @@ def make_problem(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(Extent(batch, num_heads, query_len, kv_len, device, dtype))
-        check_bias_beside(mask, bias)
+        check_bias_fits_mask(mask, bias)
         bias = bias.within(dtype)
     if scale is None:
         scale = 1.0 / math.sqrt(head_dim)

@@ -212,7 +212,7 @@ class Contract:
             names = ", ".join(f'"{each}"' for each in ACROSS)
             raise ArgumentError(
                 "layout.value",
-                f"layout must be one of {names}, beside world=…; got {shown(self.layout)} and "
+                f"layout must be one of {names}, with world=…; got {shown(self.layout)} and "
                 f"world={shown(self.world)}.",
             )
 

@@ -20,7 +20,7 @@ from clearhead.checking.subject.subject import Subject
 from clearhead.recording.attempt import attempt
 
 # What no tick is for next to a mistake of another topic.
-BESIDE: Mapping[str, tuple[str, ...]] = {
+RELATED: Mapping[str, tuple[str, ...]] = {
     "mask": ("leaks", "padding"),
     "padding": ("mask", "leaks"),
     "scale": ("product", "outside"),
@@ -48,9 +48,9 @@ def reported(
         verdicts = [each.verdict for each in mine]
         clear = [each for each in verdicts if isinstance(each, Clear)]
         unknown = next((each for each in verdicts if isinstance(each, Unknown)), None)
-        beside = BESIDE.get(topic, ())
+        related = RELATED.get(topic, ())
         wrong = any(
-            isinstance(each.verdict, Found) and each.rule.topic in (topic, *beside)
+            isinstance(each.verdict, Found) and each.rule.topic in (topic, *related)
             for each in judged
         )
         excluded = next((each.by for each in mine if each.by), "")

@@ -305,7 +305,7 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
     raise ModelError(
         "trains.make",
         f"{place} must return ({', '.join(script)}), or a dict of these and of what check_training "
-        f"takes beside them; got {readable(got)}.",
+        f"takes in addition; got {readable(got)}.",
     )
 
 

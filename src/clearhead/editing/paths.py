@@ -125,7 +125,7 @@ def paths(
     with torch.no_grad(), followed(model):
         whole = number_of(metric(called(model, clean)))
     outputs: Outputs = {}
-    others = _parts_beside(model, order) if frozen == "others" else []
+    others = _other_parts(model, order) if frozen == "others" else []
     with _hooked(others, _keeping(outputs)):
         own = contexts_in(model, corrupt)
     said = contexts_in(model, clean)
@@ -256,7 +256,7 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
     return found
 
 
-def _parts_beside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
+def _other_parts(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
     """Return the outermost modules with a matrix of weights next to the attentions at `paths`.
 
     Their own projections and what holds norms are left out.

@@ -260,7 +260,7 @@ class AttentionLayer(nn.Module, ABC):
 
         def check() -> tuple[LayerCall, str]:
             here = local_tokens("x", x, pair[0])
-            beside = local_tokens("context", context, pair[1])
+            there = local_tokens("context", context, pair[1])
             also = [name for name, other in alone.items() if other is not None]
             if also:
                 raise UnsupportedError(
@@ -268,7 +268,7 @@ class AttentionLayer(nn.Module, ABC):
                     f"across= goes without {', '.join(alone)}; got {', '.join(also)}. Padding of all "
                     "tokens is mask=clearhead.padding(…).",
                 )
-            call = AttentionLayer._check_call(self, here, beside, mask=mask)
+            call = AttentionLayer._check_call(self, here, there, mask=mask)
             call = call._replace(form=Form(x, pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")

@@ -228,19 +228,19 @@ def documents(
             "documents.which",
             f"documents takes ids, lengths or offsets; got {' and '.join(given) or 'none of them'}.",
         )
-    beside = [name for name, each in (("queries", queries), ("mask", mask)) if each is not None]
+    extra = [name for name, each in (("queries", queries), ("mask", mask)) if each is not None]
     if ids is not None:
-        if beside:
+        if extra:
             raise ArgumentError(
                 "documents.ids",
-                f"{beside[0]} goes with lengths or offsets of the documents; got ids.",
+                f"{extra[0]} goes with lengths or offsets of the documents; got ids.",
             )
         return _of_ids(ids)
     source = lengths if offsets is None else offsets
     read = _lengths if offsets is None else _lengths_of_offsets
     keys = read(source, given[0])
     with within_memory("A mask of documents keeps numbers for each of their tokens: give fewer."):
-        if beside:
+        if extra:
             within = full() if mask is None else check_mask(mask)
             made = EachDocument(within, keys if queries is None else read(queries, "queries"), keys)
             _ = made.places

@@ -24,23 +24,23 @@ def is_dtensor(tensor: object) -> bool:
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def check_plain(query: object, others: Sequence[object], beside: str) -> None:
-    """Raise an error unless query, key and value are all plain, or all DTensors without options in `beside`.
+def check_plain(query: object, others: Sequence[object], options: str) -> None:
+    """Raise an error unless query, key and value are all plain, or all DTensors without options in `options`.
 
     Args:
         query: of a call without `across=`.
         others: its key and value.
-        beside: the names of the options given as plain tensors, joined by commas.
+        options: the names of the options given as plain tensors, joined by commas.
 
     Raises:
         UnsupportedError: code `dtensor.plain`.
     """
     given = [is_dtensor(each) for each in (query, *others)]
-    if any(given) and (beside or not all(given)):
+    if any(given) and (options or not all(given)):
         raise UnsupportedError(
             "dtensor.plain",
             "without across= DTensors go into attend all three, and with no mask, bias or sinks; got "
-            f"{sum(given)} of three{beside and ', with ' + beside}. Share tokens by "
+            f"{sum(given)} of three{options and ', with ' + options}. Share tokens by "
             "across=, or give this rank's samples or heads alone: query.to_local().",
         )
 

@@ -191,7 +191,7 @@ class Sharding(Drawn):
             drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
         return int(drawn)
 
-    def agree(self, make: Callable[[], tuple[T, str]], beside: object = None) -> T:
+    def agree(self, make: Callable[[], tuple[T, str]], tensor: object = None) -> T:
         """Run a check on every rank and return its result; raise on all of them if one fails or they differ.
 
         A rank that raises alone would leave the others waiting, and where sizes differ a process
@@ -199,7 +199,7 @@ class Sharding(Drawn):
 
         Args:
             make: returns a result, and a text that must be the same on all ranks; it must not communicate.
-            beside: a tensor of the call, whose device is used for the message with nccl.
+            tensor: a tensor of the call, whose device is used for the message with nccl.
 
         Raises:
             ClearheadError: that of `make`, and code `across.group` for a plan without processes.
@@ -214,7 +214,7 @@ class Sharding(Drawn):
             failed, text = error, f"{REFUSES}{self.fingerprint}{error}"
         if self.world > 1:
             self._check_group()
-            texts = self._texts(text, beside)
+            texts = self._texts(text, tensor)
             if failed is None:
                 _compare(texts, self.rank)
         if made is None:
@@ -222,7 +222,7 @@ class Sharding(Drawn):
             raise failed
         return made[0]
 
-    def _texts(self, text: str, beside: object) -> list[str]:
+    def _texts(self, text: str, tensor: object) -> list[str]:
         """Return the text of every rank; a text of more than MESSAGE bytes is cut and ends in its hash."""
         sent = text.encode()
         if len(sent) > MESSAGE:
@@ -230,7 +230,7 @@ class Sharding(Drawn):
             sent = sent[: MESSAGE - len(digest) - 3] + b".. " + digest
         device = torch.device("cpu")
         if dist.get_backend(self.group) == "nccl":
-            device = beside.device if isinstance(beside, Tensor) else torch.device("cuda")
+            device = tensor.device if isinstance(tensor, Tensor) else torch.device("cuda")
         message = torch.tensor(list(sent.ljust(MESSAGE)), dtype=torch.uint8, device=device)
         every = all_gather(message, self.group, "the description of the call").cpu()
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]

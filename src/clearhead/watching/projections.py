@@ -117,8 +117,8 @@ def _holders(model: nn.Module, path: str) -> list[nn.Module]:
     """Return a list of the module and, if its parent is named as an attention, as in BERT, of the parent."""
     module = model.get_submodule(path)
     parent = model.get_submodule(path.rpartition(".")[0]) if path else None
-    beside = parent is not None and "Attention" in type(parent).__name__
-    return [module, parent] if parent is not None and beside else [module]
+    is_attention = parent is not None and "Attention" in type(parent).__name__
+    return [module, parent] if parent is not None and is_attention else [module]
 
 
 def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:

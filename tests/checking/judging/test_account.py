@@ -186,7 +186,7 @@ def report_of(subject, **declared):
     [
         (
             lambda: Layer(lambda scores: masked(5 * torch.tanh(scores / 5)).softmax(-1)),
-            "the scores are bent by tanh",
+            "the scores pass through tanh",
         ),
         (Cosines, "each head has a scale of its own"),
         (DividedBehind, "something is added to the scores before the softmax (input)"),

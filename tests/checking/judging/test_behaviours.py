@@ -66,8 +66,8 @@ def unseen(weights):
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
-        (lambda: Layer(noise), "dropout: what survivors are multiplied by was not seen"),
-        (lambda: Layer(unseen), "dropout: something is dropped in training, and where was not"),
+        (lambda: Layer(noise), "dropout: the factor of the remaining weights was not seen"),
+        (lambda: Layer(unseen), "dropout: something is dropped in training, but its place was not"),
     ],
 )
 def test_dropout_that_was_not_seen_to_drop_is_not_called_right(subject, words):
@@ -159,7 +159,7 @@ class Unused(Layer):
     [
         (Holes, "the dependencies are neither full nor causal"),
         (Window, "a window of 2 tokens back and 0 ahead"),
-        (Unused, "other.weight, other.bias moves nothing"),
+        (Unused, "other.weight, other.bias has no effect"),
     ],
 )
 def test_what_is_not_declared_is_told(subject, words):

@@ -250,7 +250,7 @@ def test_a_rotation_by_other_angles_is_told_by_what_they_are(made, declared):
         (
             lambda: Causal(lambda context: context.amax(1, True).expand_as(context)),
             {},
-            "heads: what is done with the contexts was not seen",
+            "heads: how the contexts are merged was not seen",
         ),
         (
             lambda: RotatedBeside(torch.clone),

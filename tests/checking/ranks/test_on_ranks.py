@@ -227,13 +227,13 @@ def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tenso
             refuses,
             {"world": 2, "layout": "round"},
             "layout.value",
-            '"zigzag", beside world=…; got \'r',
+            '"zigzag", with world=…; got \'r',
         ),
         (
             refuses,
             {"layout": "zigzag"},
             "layout.value",
-            "beside world=…; got 'zigzag' and world=None",
+            "with world=…; got 'zigzag' and world=None",
         ),
         (
             refuses,

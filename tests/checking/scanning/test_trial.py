@@ -191,7 +191,7 @@ def test_what_is_right_is_right(found, takes):
     [
         (TokensFirst, "tokens come before samples: (tokens, batch, width)"),
         (ContextFirst, "the context is the first of its inputs"),
-        (heads_last, "heads come behind tokens: (batch, tokens, heads, width)"),
+        (heads_last, "heads come after tokens: (batch, tokens, heads, width)"),
     ],
 )
 def test_another_order_that_nobody_declared_is_no_mistake(found, remark):
@@ -242,7 +242,7 @@ def test_a_scale_that_the_caller_hands_over_is_not_judged():
     assert made is not None
     assert made.report.outcome == "not judged"
     assert made.report.unverified == (
-        "scale: the call takes a scale of its own, and was handed none; check a function that hands it over",
+        "scale: the call also takes a scale, and got none; check a function that passes it",
     )
 
 

@@ -24,7 +24,7 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
     if piece.tiles > 1:
         wants_total = problem.sinks is not None
         context, total = _run_tiles(problem, piece, problem.value, wants_total)
-        return context if total is None else _beside_sinks(problem, context, total)
+        return context if total is None else _with_sinks(problem, context, total)
     query, key, value = problem.query, problem.key, problem.value
     if not piece.whole:
         query = query[piece.rows, :, piece.queries]
@@ -51,10 +51,10 @@ def call_with_sinks(
     """
     if problem.sinks is None:
         return fused_call(problem, query, key, value, mask, causal)
-    return _beside_sinks(problem, *_fused_with_logsumexp(problem, query, key, value, mask, causal))
+    return _with_sinks(problem, *_fused_with_logsumexp(problem, query, key, value, mask, causal))
 
 
-def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
+def _with_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
     """Return the context times sigmoid(logsumexp − sink), the share that the sinks leave, in the context's dtype.
 
     Args:

@@ -90,7 +90,7 @@ def refusals(problem: Problem) -> list[str]:
     if on_cpu and type(query) is not Tensor and is_dtensor(query):
         reasons.append("DTensors: PyTorch's fused attention on the CPU gives them no gradient")
     has_others = bias is not None or sinks is not None
-    if has_others and on_cpu and _is_transformed_beside(problem):
+    if has_others and on_cpu and _has_transformed_option(problem):
         reasons.append(
             "sinks or a bias under torch.func: PyTorch's fused attention on the CPU gives them no "
             "gradient there"
@@ -289,7 +289,7 @@ def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
     )
 
 
-def _is_transformed_beside(problem: Problem) -> bool:
+def _has_transformed_option(problem: Problem) -> bool:
     """Return True if torch.func transforms the tensor of the bias, or is active for a problem with sinks.
 
     False while torch.compile compiles.

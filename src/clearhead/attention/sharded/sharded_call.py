@@ -11,7 +11,7 @@ from clearhead._common.torch_internals import is_inside_functorch
 from clearhead._text import shown
 from clearhead.attention.biases import as_bias, select_bias
 from clearhead.attention.kernels import blockwise
-from clearhead.attention.mismatches import check_bias_beside
+from clearhead.attention.mismatches import check_bias_fits_mask
 from clearhead.attention.planning import choose, run
 from clearhead.attention.problem import Options, Problem, make_problem, under_autocast
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
@@ -177,7 +177,7 @@ def make_call(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(extent)
-        check_bias_beside(mask, bias)
+        check_bias_fits_mask(mask, bias)
         bias = bias.within(problem.query.dtype)
     problem = problem.replace(mask=mask, bias=bias, cross=mask is not None and mask.cross)
     call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from clearhead._text import shown
-from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_masks
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
-from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.calling import may_hide_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded
-from clearhead.checking.subject.refusals import output_error, raised
+from clearhead.checking.subject.refusals import output_error, raised_with_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LONGEST
 from clearhead.errors import ModelError
@@ -34,7 +34,7 @@ class FedEvidence(Evidence):
     @property
     def masked(self) -> Subject:
         """The subject, with a mask of real tokens next to x if it takes one."""
-        return with_beside(self.given, self.given.takes == "x,mask")
+        return with_masks(self.given, self.given.takes == "x,mask")
 
     @cached_property
     def settled(self) -> Settled:
@@ -69,7 +69,7 @@ class FedEvidence(Evidence):
         notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
         if not self.contract.causal:
             return Settled(subject, given, output, None, notes)
-        if hidden_by_itself(subject.run):
+        if may_hide_by_itself(subject.run):
             bare = replace(subject, hands_mask=False)
             if not self._sees_all(bare, given["x"]):
                 return Settled(bare, given, bare(given["x"]).detach(), None, notes)
@@ -79,13 +79,13 @@ class FedEvidence(Evidence):
         if name is None or not self._sees_all(subject, given["x"]):
             return Settled(subject, given, output, None, notes)
         # If it is causal as soon as a mask of real tokens comes, the mask does not hide the future.
-        sees_all, _ = attempt(self._sees_all, with_beside(subject, masks=True), given["x"])
+        sees_all, _ = attempt(self._sees_all, with_masks(subject, masks=True), given["x"])
         if sees_all is not False:
             raise ModelError(
                 "check.mask",
                 f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
                 "and without it the future is seen. If the causal mask is to come by it, check a "
-                f"function that hands it over: lambda x: attention(x, {name}=…). If not, this is "
+                f"function that passes it: lambda x: attention(x, {name}=…). If not, this is "
                 "mask.missing.",
             )
         return Settled(subject, given, output, None, notes)
@@ -97,10 +97,10 @@ class FedEvidence(Evidence):
 
     def call_error(self, error: Exception) -> ModelError:
         """Return the error for a subject that does not accept x."""
-        beside = {
-            f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
+        masks = {
+            f"mask{i or ''}": each for i, each in enumerate(self.masked.others(self.inputs[0]))
         }
-        return call_error(self.given, {"x": self.inputs[0], **beside}, error)
+        return call_error(self.given, {"x": self.inputs[0], **masks}, error)
 
     def batching(self, subject: Subject) -> Any:
         """Return a function of x, (batch, tokens, width), that calls the subject, with x[0] if it has no batch."""
@@ -144,7 +144,7 @@ class FedEvidence(Evidence):
                 continue
             output = called(self.subject.spare(), (self.feed.draw(tokens, self.seed),))
             if isinstance(output, Exception):
-                found[tokens] = raised(output)
+                found[tokens] = raised_with_line(output)
             else:
                 found[tokens] = "" if output.isfinite().all() else "NaN"
         return found
@@ -159,7 +159,7 @@ class FedEvidence(Evidence):
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None
         output = called(self.subject.spare(), (self.feed.draw(longest_, self.seed, batch=1),))
-        return raised(output).splitlines()[0] if isinstance(output, Exception) else ""
+        return raised_with_line(output).splitlines()[0] if isinstance(output, Exception) else ""
 
     @property
     def promised_length(self) -> int | None:

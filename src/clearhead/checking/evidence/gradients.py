@@ -42,7 +42,8 @@ class Gradients(NamedTuple):
 def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
     """Return the gradients of the floating-point inputs and the parameters, compared with finite differences.
 
-    Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored.
+    Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored. Errors
+    of the call are raised; a RuntimeError of the backward pass is caught, and is `raised` of the result.
     """
     given = {
         name: each.to(subject.dtype, copy=True).requires_grad_()
@@ -104,7 +105,7 @@ def _measured(
             leaf.copy_(kept)
         return (sums[0] - sums[1]) / (2 * step)
 
-    def beside(index: int, found: Gradient) -> Gradient:
+    def nearby(index: int, found: Gradient) -> Gradient:
         """Return the gradient at a nearby point if that is right, else the one given.
 
         At a kink itself, as where a ReLU gets 0, there is no unique gradient.
@@ -127,7 +128,7 @@ def _measured(
         for (name, leaf), gradient in zip(leaves, gradients, strict=True)
     ]
     return [
-        beside(index, each) if each.state in ("wrong", "blocked") else each
+        nearby(index, each) if each.state in ("wrong", "blocked") else each
         for index, each in enumerate(found)
     ]
 

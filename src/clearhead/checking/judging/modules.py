@@ -69,13 +69,14 @@ def _sides(e: CrossEvidence) -> dict[str, str]:
 def padding(e: PaddedEvidence) -> Claim | Clear:
     """Return a claim on padding: the edit that a padded batch follows, NaN, or real outputs that change; else Clear.
 
-    "differs" without a name. Causal outputs with padding on the left are tested too.
+    Changes without an edit are "mask.padding-ignored" if they come from the padding tokens, else "differs". Causal
+    outputs with padding on the left are tested too.
     """
     seen, found = e.padding, e.explained_padded
     measured = ("padded", {"gap": f"{seen.alone:.3g}"})
     edit = found.script[0] if found is not None and found.script else None
     if edit is not None and (seen.alone >= 1e-5 or edit.way.startswith("padding")):
-        given = edit.code == "mask.missing" and edit.way in ("given", "beside-given")
+        given = edit.code == "mask.missing" and edit.way in ("given", "with-given")
         code, way = ("mask.padding-ignored", "ignored") if given else (edit.code, edit.way)
         return Claim("padding", code, Found(way, edit.values, measured))
     if not e.padded_output[e.padded[1]].isfinite().all():
@@ -88,7 +89,7 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
 
 
 def model_padding(e: TokensEvidence) -> Claim | Verdict | None:
-    """Return a verdict or claim on padding of a whole model; None if it takes no mask of tokens."""
+    """Return a verdict or claim on padding of a whole model; None if it takes no mask of tokens, or fails with one."""
     found = with_mask(e)
     return None if found is None else padding(found)
 

@@ -28,7 +28,7 @@ DECLARED = {
     "bias": "bias-added",
     "alibi_slopes": "bias-added",
     "softcap": "capped",
-    "sinks": "beside",
+    "sinks": "sink",
 }
 AXES = {"queries": "queries", "blocks": "heads", "all": "queries and keys together"}
 
@@ -42,7 +42,7 @@ class ReadStages:
         axis: that of the softmax, "keys" if the weights sum to one by other means; None without one.
         scale: None where it is unknown or differs between heads.
         form: the changes in the first head; None if the weights were measured, not recorded.
-        beside: weights also go to a sink.
+        has_sink: weights also go to a sink.
         divided: the context is divided by the sums of the weights.
         learned: the scale is a parameter, and all rows have one length.
     """
@@ -52,7 +52,7 @@ class ReadStages:
     axis: str | None
     scale: float | None
     form: Weighing | None = None
-    beside: bool = False
+    has_sink: bool = False
     divided: bool = False
     learned: bool = False
 
@@ -116,14 +116,17 @@ def _read(
         "keys" if shares else form.axis,
         form.scale if all(each.scale == form.scale for each in forms) else None,
         form,
-        attentions[0].beside,
+        attentions[0].has_sink,
         recorded is not None and all(_divided(each, recorded) for each in attentions),
         learned_scale(attentions),
     )
 
 
 def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
-    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention."""
+    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention.
+
+    True for no attentions.
+    """
     return all(
         of_one_length(each.query)
         and of_one_length(each.key)
@@ -175,23 +178,26 @@ def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
         yield "scale-unknown", {}
     elif stages.learned and form.scale is not None:
         yield "scale-learned", {}
-    if stages.beside or (form.axis == "keys" and not form.sums and not form.after):
-        yield "beside", {}
+    if stages.has_sink or (form.axis == "keys" and not form.sums and not form.after):
+        yield "sink", {}
 
 
 def broken(bad: Trial, code: str, way: str) -> Claim:
-    """Return the claim on a call whose output is not finite, measured by its first such value."""
+    """Return the claim, under "mask", on a call whose output is not finite, measured by its first such value.
+
+    Raises IndexError for a finite output.
+    """
     return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
 def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     """Yield a claim for each stage that differs from the declared one, in order: softmax, scale, mask, then product.
 
-    The mask is not compared if scores are filled with infinity or the softmax is over another axis.
+    The mask is not compared if a module fills scores with infinity, or the softmax is over another axis.
     """
     contract, wanted = first.setting.contract, right_scale(first.setting)
     sums = ("sums", sums_of(stages.weights))
-    if stages.axis != "keys" and not stages.beside:
+    if stages.axis != "keys" and not stages.has_sink:
         axis = _axis(stages)
         name = "" if stages.form is None else stages.form.normaliser
         if axis is not None:
@@ -214,7 +220,7 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
     known = bool(after) and all(change.kind != "unknown" for change in after)
     total = stages.weights.sum(-1)
     one = bool(((total - 1).abs() <= SUMS)[total.isfinite() & (total != 0)].all())
-    if known and stages.axis == "keys" and not (one or stages.beside or stages.divided):
+    if known and stages.axis == "keys" and not (one or stages.has_sink or stages.divided):
         yield Claim("product", "law.value", Found("sums", {}, sums))
     for change in after:
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:

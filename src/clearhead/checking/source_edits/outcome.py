@@ -187,22 +187,22 @@ def _gradients(
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     batch: tuple[int, ...] = () if row.takes == "x2d" else (2,)
     x: Tensor = drawn(*batch, 5, layers["q"].matrix.shape[0]).requires_grad_()
-    beside: list[Tensor] = []
+    others: list[Tensor] = []
     if row.takes == "x,mask":
-        beside = [torch.ones(*batch, 5, dtype=torch.bool)]
+        others = [torch.ones(*batch, 5, dtype=torch.bool)]
     if row.takes == "x,context":
-        beside = [drawn(*batch, 7, layers["k"].matrix.shape[0])]
+        others = [drawn(*batch, 7, layers["k"].matrix.shape[0])]
     sides = {**dict(module.named_parameters()), "x": x}
     with torch.enable_grad():
         right = definition(layers_of(module, row)[way], promised)
-        expected = right(x, beside[0] if row.takes == "x,context" else x)
-        found = module(x * 1.0, *(each.clone() for each in beside))
+        expected = right(x, others[0] if row.takes == "x,context" else x)
+        found = module(x * 1.0, *(each.clone() for each in others))
         tensors = list(sides.values())
         yield unequal_gradients(list(sides), (found, tensors), (expected, tensors))
 
 
 def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
-    """Yield a mistake for each buffer that is saved and each tensor in an attribute; nothing but in lesson 9."""
+    """Yield a mistake for each buffer that is saved and each tensor in an attribute; nothing outside lesson 9."""
     if row.number != MASKS:
         return
     for name in module.state_dict():

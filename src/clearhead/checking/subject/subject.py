@@ -30,7 +30,7 @@ from clearhead.checking.subject.constructing import (
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
-from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.refusals import raised_with_line
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 from clearhead.recording.attempt import attempt
 
@@ -62,7 +62,7 @@ class Subject:
         dtype: to which floating inputs are converted.
         axes: of query, key and value; fewer than 4 if heads are passed one by one.
         hands_mask: whether the causal mask is passed to a module that could do without.
-        beside: makes the other inputs from the first, where only the first is tested.
+        others: makes the other inputs from the first, where only the first is tested.
     """
 
     run: Any
@@ -77,7 +77,7 @@ class Subject:
     dtype: torch.dtype = torch.float64
     axes: int = 4
     hands_mask: bool = True
-    beside: Callable[[Tensor], tuple[Tensor, ...]] = _nothing
+    others: Callable[[Tensor], tuple[Tensor, ...]] = _nothing
 
     @property
     def module(self) -> nn.Module | None:
@@ -156,7 +156,7 @@ class Subject:
     def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
         """Return the output for inputs in its dtype, and what came with it; errors of the call are raised."""
         if len(tensors) == 1:
-            tensors = (*tensors, *self.beside(tensors[0]))
+            tensors = (*tensors, *self.others(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
         try:
             with uncompiled():
@@ -310,7 +310,7 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
         given = ", ".join(f"{name}={shown(value)}" for name, value in args.items())
         raise ModelError(
             "check.made",
-            f"{cls.__name__}({given}) could not be made: {raised(error)}\n"
+            f"{cls.__name__}({given}) could not be made: {raised_with_line(error)}\n"
             "  args=dict(…) are passed to it, and sizes=dict(…) by the names of its parameters. Or give an "
             "instance: attention = Attention(Config()) in a file is file.py:attention.",
         ) from error

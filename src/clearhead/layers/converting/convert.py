@@ -115,8 +115,8 @@ def convert(
         >>> torch.allclose(conversion.layer(x), theirs(x, x, x)[0], atol=1e-6)
         True
     """
-    beside = {"output": output, "relative_bias": relative_bias}
-    given = {name: each for name, each in beside.items() if each is not None}
+    related = {"output": output, "relative_bias": relative_bias}
+    given = {name: each for name, each in related.items() if each is not None}
     _check_types(module, given)
     mask = as_mask(mask)
     is_whole = family_of(module) is None and any(map(is_theirs, module.modules()))
@@ -149,19 +149,19 @@ def _read_again(before: ModuleReader) -> ModuleReader:
     """Return a new reader of a module that was read before, with the present values of its tensors; nothing is run."""
     family = family_of(before.module)
     assert family is not None
-    reader = ModuleReader(before.module, before.beside, before.guess)
+    reader = ModuleReader(before.module, before.related, before.guess)
     family.read(reader)
     return reader
 
 
 def read(
-    module: nn.Module, beside: Mapping[str, nn.Module], fits: Fits | None = None
+    module: nn.Module, related: Mapping[str, nn.Module], fits: Fits | None = None
 ) -> ModuleReader:
     """Return a reader that has read a module as a layer of ours; a copy of the module may be run.
 
     Args:
         module: the module, which is not changed.
-        beside: as for a reader.
+        related: as for a reader.
         fits: results for other modules, added to; a module like one of them need not be run. None runs it.
 
     Raises:
@@ -170,12 +170,12 @@ def read(
     family = family_of(module)
     if family is None:
         raise _unknown(module)
-    reader = _read_whole(family, ModuleReader(module, beside, guesses(module)[0]))
+    reader = _read_whole(family, ModuleReader(module, related, guesses(module)[0]))
     if reader.is_probed and not reader.reasons:
         guess = fit(reader, family.read, {} if fits is None else fits)
         if guess._replace(mask=None) != reader.guess:
             call = reader.call
-            reader = _read_whole(family, ModuleReader(module, beside, guess))
+            reader = _read_whole(family, ModuleReader(module, related, guess))
             reader.call = call
         if guess.mask is not None:
             reader.hide(guess.mask, ", ".join(reader.triangles) or "forward")
@@ -211,9 +211,9 @@ def is_theirs(module: nn.Module) -> bool:
     return family_of(module) is not None and not isinstance(module, OWN)
 
 
-def _check_types(module: object, beside: Mapping[str, object]) -> None:
+def _check_types(module: object, related: Mapping[str, object]) -> None:
     """Raise ArgumentTypeError, code `convert.type`, if one of these is no module, or is a layer of ours."""
-    for name, each in {"module": module, **beside}.items():
+    for name, each in {"module": module, **related}.items():
         if not isinstance(each, nn.Module) or isinstance(each, AttentionLayer):
             raise ArgumentTypeError(
                 "convert.type",

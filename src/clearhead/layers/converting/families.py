@@ -323,7 +323,7 @@ def _has_relative_bias(reader: ModuleReader) -> bool:
 
 
 def _read_relative_bias(reader: ModuleReader) -> None:
-    """Read the relative bias of T5 from the module, or from `reader.beside`; cross-attention has none.
+    """Read the relative bias of T5 from the module, or from `reader.related`; cross-attention has none.
 
     Adds a reason if the module gets its bias from the first block and that is not given.
     """
@@ -332,7 +332,7 @@ def _read_relative_bias(reader: ModuleReader) -> None:
     is_own_text = getattr(module, "is_causal", None) or not getattr(module, "is_decoder", False)
     if "relative_attention_bias" in module._modules:
         _add_relative_bias(reader, "relative_attention_bias")
-    elif is_own_text and "relative_bias" in reader.beside:
+    elif is_own_text and "relative_bias" in reader.related:
         _add_relative_bias(reader, "relative_bias")
     elif is_own_text:
         reader.reasons.append(

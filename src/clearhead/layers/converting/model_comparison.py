@@ -27,7 +27,7 @@ class Place:
     Attributes:
         paths: all paths of the module in the model; several where it is shared.
         module: the model's own module.
-        beside: as for a reader.
+        related: as for a reader.
         reader: of the module; None for PyTorch's, and where it cannot be converted.
         made: the replacement; None if there is none.
         reason: why there is none; "" if there is one.
@@ -35,7 +35,7 @@ class Place:
 
     paths: list[str]
     module: nn.Module
-    beside: Mapping[str, nn.Module]
+    related: Mapping[str, nn.Module]
     reader: ModuleReader | None = None
     made: nn.Module | None = None
     reason: str = ""
@@ -205,12 +205,12 @@ def _is_floating(each: object) -> bool:
 
 
 @contextmanager
-def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
+def _evaluating(model: nn.Module, related: Sequence[nn.Module | None]) -> Iterator[None]:
     """Run a block with a model and modules not yet in it in eval mode, without gradients.
 
     Restore each module's mode after. Entries of None are left out.
     """
-    modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
+    modules = [each for root in (model, *related) if root is not None for each in root.modules()]
     modes = [(each, each.training) for each in modules]
     with undoing() as undo, torch.no_grad():
         undo.append(partial(_set_modes, modes))

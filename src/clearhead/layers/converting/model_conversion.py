@@ -156,7 +156,7 @@ def convert_model(
         inputs: those of a call of the model, one tensor, a tuple or a mapping; None for ones that are made, of a
             model of transformers.
         recognises: True for an attention of a known kind.
-        read: called as `read(module, beside)`; reads one, and runs a copy of it; raises UnsupportedError with the
+        read: called as `read(module, related)`; reads one, and runs a copy of it; raises UnsupportedError with the
             reasons against it, which then become the reason in the result.
         read_again: called with such a reader; returns a new one, with the present values.
     """
@@ -213,16 +213,16 @@ def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
 def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> None:
     """Set `place.made` and `place.reader` to the replacement of a module, or `place.reason` to why there is none.
 
-    Also sets `place.beside`. The replacement shares the module's weights where they are equal; the module is not
+    Also sets `place.related`. The replacement shares the module's weights where they are equal; the module is not
     changed.
     """
     module, kind = place.module, model_type(place.module)
-    place.beside = _beside(place, places)
+    place.related = _related(place, places)
     try:
         if isinstance(module, nn.MultiheadAttention):
             place.made = MultiheadAttention.sharing(module)
             return
-        reader = read(module, place.beside)
+        reader = read(module, place.related)
     except UnsupportedError as error:
         place.reason = error.message
         return
@@ -238,7 +238,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     place.made._forward_hooks.update(hooks_of_transformers(module))
 
 
-def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
+def _related(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
     """Return {"relative_bias": table} of the first T5 block for a module that is passed its bias; {} if there is none.
 
     {} too for modules of other kinds, for cross-attention, and for the first block itself.
@@ -280,7 +280,7 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
     An optimizer then continues to work, and no weight is stored twice. Frozen parameters stay frozen, and
     parameters that the module does not have are frozen.
     """
-    roots = {**reader.beside, "": reader.module}
+    roots = {**reader.related, "": reader.module}
     for pair in reader.pairs:
         path, _, name = pair.ours.rpartition(".")
         owner = layer.get_submodule(path)

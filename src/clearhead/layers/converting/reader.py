@@ -44,18 +44,18 @@ class ModuleReader:
 
     Args:
         module: the attention of another library.
-        beside: modules that belong to it but are not its children, such as the output projection.
+        related: modules that belong to it but are not its children, such as the output projection.
         guess: the assumed behaviour of the module; None is that of most modules without positions.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        beside: Mapping[str, nn.Module] | None = None,
+        related: Mapping[str, nn.Module] | None = None,
         guess: Fitted | None = None,
     ) -> None:
         self.module = module
-        self.beside = beside or {}
+        self.related = related or {}
         self.guess = guess or Fitted()
         self.pairs: list[TensorPair] = []
         self.settings: list[Row] = []
@@ -80,7 +80,7 @@ class ModuleReader:
         self.triangles: list[str] = []
         self._left = {
             f"{name}.{path}".lstrip("."): tensor
-            for name, root in [("", module), *self.beside.items()]
+            for name, root in [("", module), *self.related.items()]
             for path, tensor in [
                 *root.named_parameters(remove_duplicate=False),
                 *root.named_buffers(remove_duplicate=False),
@@ -117,7 +117,7 @@ class ModuleReader:
 
         Accelerate's and transformers' may stay.
         """
-        for root, module in [("", self.module), *self.beside.items()]:
+        for root, module in [("", self.module), *self.related.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
                 hooks = each._forward_hooks.keys() - hooks_of_transformers(each).keys()
@@ -186,14 +186,14 @@ class ModuleReader:
     def find(self, path: str) -> Any:
         """Return the attribute at a dotted path in the module or a module next to it; None if there is none."""
         first, *rest = path.split(".")
-        found = self.beside.get(first, getattr(self.module, first, None))
+        found = self.related.get(first, getattr(self.module, first, None))
         for name in rest:
             found = getattr(found, name, None)
         return found
 
     def output_of(self, names: ProjectionNames) -> list[str]:
         """Return the name of the output projection in a list; [] if there is none, or only an identity."""
-        if "output" in self.beside:
+        if "output" in self.related:
             return ["output"]
         there = [
             name for name in names.output if isinstance(self.find(name), nn.Module | nn.Parameter)
