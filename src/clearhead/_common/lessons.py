@@ -162,7 +162,7 @@ ROWS = (
         8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
         ("mask.padding-ignored", "law.samples", "mask.broadcast", "shape.fixed"),
         named={"SelfAttention": {"causal": False}, "CausalAttention": {"causal": True}},
-        headings={"mask": "Write", "mask.padding-ignored": "Stuffing", "mask.soft": "Stuffing",
+        headings={"mask": "Write", "mask.padding-ignored": "Padding", "mask.soft": "Padding",
                   "law": "Predict", "shape": "See"},
     ),
     LessonRow(
