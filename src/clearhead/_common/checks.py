@@ -39,7 +39,9 @@ def describe_tensor(tensor: Tensor, axes: tuple[str, ...]) -> str:
 
 
 def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
-    """Raise ArgumentTypeError unless an argument is a tensor whose data is a plain array in memory.
+    """Raise ArgumentTypeError unless an argument is a dense tensor: strided, not nested; one of the meta device passes.
+
+    `expected` says in words what it must be.
 
     Raises:
         ArgumentTypeError: code `<name>.type` or `<name>.layout`.
@@ -163,10 +165,10 @@ def check_length(name: str, length: object) -> int:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Raise unless each size is an integer of 1 or more; a SymInt is accepted.
+    """Raise unless each size is a Python int of 1 or more, or a SymInt of 1 or more; a bool is refused.
 
     Raises:
-        ArgumentTypeError: code `argument.type`, for what is no integer.
+        ArgumentTypeError: code `argument.type`, for anything else, such as a float or an integer of NumPy.
         ArgumentError: code `argument.size`, below 1, or from 2⁶³ on.
     """
     for name, size in sizes.items():

@@ -66,7 +66,9 @@ class Positions(NamedTuple):
 def placed_at(
     positions: Tensor | None, key: Tensor | None
 ) -> tuple[Positions | None, Positions | None]:
-    """Return the positions of a call for the parts, and the same for each axis; None if the call gives none.
+    """Return the positions of a call for the parts, and the same for each axis, None for one axis.
+
+    (None, None) if the call gives none.
 
     Args:
         positions: (tokens,), (batch, tokens) or (axes, batch, tokens), or None.

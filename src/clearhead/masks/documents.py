@@ -296,9 +296,9 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """Return the integers of a sequence or tensor, None if it is not made of integers, and the input as a list.
+    """Return the integers of a sequence or tensor, None if one is no integer, and the input, a tensor as a list.
 
-    Raises an error for a tensor whose entries cannot be read.
+    Raises ArgumentTypeError or DeviceError for a tensor whose entries cannot be read.
     """
     plain = given
     if isinstance(given, Tensor):

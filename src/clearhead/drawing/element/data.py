@@ -269,7 +269,10 @@ def _count(trace: Trace, axis: str) -> int:
 
 
 def _check_kind(trace: Trace) -> None:
-    """Raise UnsupportedError, code `figure.stages`, for a trace with sinks, dropout or non-standard stages."""
+    """Raise UnsupportedError, code `figure.stages`, for sinks, dropout, or a stage not of the definition.
+
+    The stage `output` may be of any kind.
+    """
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),

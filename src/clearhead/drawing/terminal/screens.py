@@ -105,7 +105,7 @@ class Screens(Printer):
         """Print the heads by a weight, strongest first, and the first of them over the tokens.
 
         The weight is from a query to a key. If the key is None, it is the largest weight of the query; if the query
-        is None, the largest weight to the key.
+        is None, the largest weight to the key. One of them must be given.
 
         Returns:
             Layer and number of that head.
