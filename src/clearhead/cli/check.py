@@ -325,7 +325,7 @@ def _pair(text: str) -> tuple[int | None, int | None]:
 def _keywords(text: str, option: str) -> dict[str, Any]:
     """Return keyword arguments from a text k=v,…, {} for ""; BadParameter for another form.
 
-    Each value is a literal of Python, such as a number, True or None; else a string.
+    Each value is a literal of Python, such as a number, True or None; else a string. No value has a comma in it.
     """
     return dict(
         _parse(option, "name=value", _keyword, part) for part in filter(None, text.split(","))

@@ -327,7 +327,7 @@ def _mask(
 
 
 def _real(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Mask | None:
-    """Return the mask of the keys that are not padded; None for an attention_mask of other than two dimensions."""
+    """Return the mask of the keys that are not padded, `full()` if all are; None for a mask of other than two axes."""
     if attention_mask is None:
         return full()
     if attention_mask.ndim != 2:

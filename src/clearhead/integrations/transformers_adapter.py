@@ -227,7 +227,7 @@ class TransformersAdapter(Adapter):
 
 
 def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Remove the arguments of these names and return the one that is given, or None."""
+    """Remove the arguments of these names from `given`; return the first that is not None, or None."""
     found = [given.pop(name) for name in names if name in given]
     return next((each for each in found if each is not None), None)
 

@@ -69,7 +69,7 @@ class EachDocument(Mask, kind="each_document"):
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Of the queries, then of the keys: the document of each and its position there, int64, (2, tokens), on the CPU.
+        """Of the queries and of the keys: the document of each and its position there, int64, (2, tokens), on the CPU.
 
         Computed once, before a compiler traces, because cached values are not traced.
         """

@@ -167,7 +167,7 @@ def name_axis(axes: Axes, axis: str, text: str) -> None:
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:
-    """Return the paths of modules without the parts that all of them share: at either end, or right after the first part.
+    """Return the paths of modules without the parts that all of them share, at either end or after the first part.
 
     A number alone is "layer n", "" is "the model", and a long path is cut at its beginning.
 

@@ -81,7 +81,7 @@ class Written:
         return None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return for each layer, head, sample and query the TOP tokens of either kind, those with the strongest effect first."""
+        """Return for each layer, head, sample and query the TOP tokens of either kind, the strongest effects first."""
         lists = self._given.lists()
         for each in lists:
             for side, order in zip(SIDES, (-1, 1), strict=True):

@@ -23,7 +23,7 @@ STYLES = {
 def print_scan(
     console: Console, rows: Sequence[ScanRow], *, without: int, interrupted: bool = False
 ) -> None:
-    """Print the table of a scan, mistakes first, and the totals; `without` is the number of things that could not be tried.
+    """Print the table of a scan, mistakes first, and the totals; `without` counts definitions that have no row.
 
     Example:
         >>> import io
