@@ -130,7 +130,7 @@ def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tu
 
     Raises:
         ArgumentTypeError: code `heads.type`, if a number is not an integer.
-        ArgumentError: code `heads.value`, if a number is negative or repeated, or there is none.
+        ArgumentError: code `heads.value`, for no number, a repeated or, without `from_end`, a negative one.
     """
     numbers = as_ints(heads)
     if numbers is None:
@@ -194,7 +194,7 @@ def check_number(
 ) -> float:
     """Return a real number as a float, after checking its type and that `allowed` is True for it.
 
-    `expected` says in words what it must be.
+    `expected` says in words what it must be. A bool is no number, and one too large for a float counts as ∞.
 
     Raises:
         ArgumentTypeError: code `<name>.type`.

@@ -133,6 +133,8 @@ def side_of(name: str) -> str | None:
 def role(name: str) -> str | None:
     """Return the role of the projection of this name: q, k, v, qkv or kv; None for any other name.
 
+    Of a name with dots the last part counts that is no number, "weight" or "bias".
+
     Example:
         >>> [role(name) for name in ("heads.0.W_query", "c_attn", "to_v", "out_proj")]
         ['q', 'qkv', 'v', None]

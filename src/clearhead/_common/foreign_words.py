@@ -94,6 +94,8 @@ def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
 def no_name(package: str, name: str) -> AttributeError:
     """Return the AttributeError for a name that a package lacks, with its equivalent here if there is one.
 
+    A capitalised name is also looked for in the modules of PLACES_OF_CLASSES, which are imported.
+
     Example:
         >>> print(no_name("clearhead", "DynamicCache"))
         [attribute.name] clearhead has no DynamicCache; write clearhead.layers.GrowingCache(), one for each layer.

@@ -239,7 +239,7 @@ def _watched(
     """Check and print the report whenever the file is saved, in a reused process.
 
     Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `memory` is in GB, None for no
-    limit.
+    limit. `everything` also prints measured values and what was not judged.
     """
     from clearhead.drawing.terminal.checked import print_report
 

@@ -89,9 +89,9 @@ class Scan:
             print_report(console, each, everything=True)
 
     def exit_code(self, strict: bool) -> int:
-        """Return the exit code: 130 after an interrupt, 1 for a mistake, 3 if there are rows and nothing was tried, or 0.
+        """Return the exit code: 130 after an interrupt, 1 for a mistake, 3 if there are rows and nothing was tried.
 
-        With `strict` it is 1 for any row that is not right.
+        0 otherwise. With `strict` it is 1 for any row that is not right.
         """
         outcomes = {each.outcome for each in self.rows}
         if self.interrupted:

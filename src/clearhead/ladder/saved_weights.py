@@ -120,7 +120,7 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
 def _causal(mask: Tensor) -> Mask:
     """Return `causal()` for a mask that hides exactly the future, where 1 means hidden.
 
-    Raise MaskError for any other.
+    Raise MaskError, code `tutorial.mask`, for any other.
     """
     if mask.ndim == 2 and torch.equal(mask.bool(), torch.ones_like(mask).bool().triu(1)):
         return causal()

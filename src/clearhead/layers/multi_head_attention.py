@@ -212,7 +212,7 @@ class MultiHeadAttention(AttentionLayer):
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
     def extra_repr(self) -> str:
-        """Return the sizes and the options that differ from their defaults, for `repr`."""
+        """Return embed_dim, the heads, head_dim, and value_head_dim, mask and dropout if they are set, for `repr`."""
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"

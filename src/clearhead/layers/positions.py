@@ -156,8 +156,8 @@ class BiasByPosition(ByPair):
 def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False) -> Mask:
     """Return the mask by positions instead of columns; `full()` and `causal()` are returned as they are.
 
-    In order, columns are as far apart as tokens, and only a mask that counts from the first token changes. And, Or
-    and Not are rebuilt of their changed operands.
+    With `in_order` columns are as far apart as tokens, and only a mask that counts from the first token changes. And,
+    Or and Not are rebuilt of their changed operands.
 
     Raises:
         UnsupportedError: code `cache.mask`, for a mask that is made for columns.

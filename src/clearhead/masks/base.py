@@ -174,7 +174,7 @@ class Mask(Filed, ABC):
             return dense.contiguous().to(device or extent.device)
 
     def draw(self, query_len: int, kv_len: int) -> str:
-        """Return the mask as text, once per sample and head that differ: a row per query, `●` for visible, `·` for hidden.
+        """Return the mask as text, once per sample and head that differ: a row per query, `●` visible, `·` hidden.
 
         Args:
             query_len: number of queries, in tokens.

@@ -56,7 +56,7 @@ COPIES = (Valid, PaddedTo, Documents)
 
 
 def question(part: object) -> Hashable | None:
-    """Return the kind and the numbers of a mask as a hashable key; None for a mask that is not in NUMBERS.
+    """Return the kind and the numbers of a mask as a hashable key; None for a mask with a part that is not in NUMBERS.
 
     A tensor is represented by its shape and device, so that equal keys do not mean equal masks.
     """

@@ -141,9 +141,9 @@ def _factor(found: Mapping[str, Any], config: Any) -> float:
 
 
 def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
-    """Return YaRN's attention factor as given, else made of DeepSeek's mscale and mscale_all_dim; None without either.
+    """Return YaRN's attention factor as given, else made of DeepSeek's mscale and mscale_all_dim.
 
-    Without either is also where one of the last two is missing or 0.
+    None without the factor unless both of these are given and not 0.
     """
     factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
     if found.get("attention_factor") is not None or not all(factors):

@@ -32,7 +32,9 @@ SMALL_SIDE = 48
 
 
 def matrix_html(thing: "AttentionMatrix | Summary") -> str:
-    """Return a matrix as HTML: a map of each head with its numbers, and a description.
+    """Return a matrix as HTML: a description and, for at most 16 heads of sample 0, a map and its numbers.
+
+    A sentence says why if there are no maps or numbers.
 
     Example:
         >>> drawn = matrix_html(ch.AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4)))
@@ -57,7 +59,7 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
 
 
 def seen_html(seen: "Seen[Any]") -> str:
-    """Return a record as HTML: for each layer, the small maps of its heads and their numbers.
+    """Return a record as HTML: for each of at most 48 layers, the small maps and numbers of its heads, of sample 0.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
