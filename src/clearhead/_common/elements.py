@@ -88,5 +88,5 @@ def document(head: Iterable[str], body: Iterable[str]) -> Html:
 
 
 def _escaped(text: str, *, quote: bool = False) -> str:
-    """Return the text with markup escaped, quotes too with `quote`; unpaired surrogates, not in UTF-8, are spelled out."""
+    """Return the text with markup escaped, quotes too with `quote`; unpaired surrogates become their escapes."""
     return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"), quote=quote)

@@ -233,14 +233,14 @@ def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def run_alone(module: nn.Module, x: Tensor) -> Tensor:
-    """Run an attention of transformers outside of its model, without a mask; returns its output.
+    """Run an attention of transformers outside of its model, without a mask; return its output, the first of a tuple.
 
     Args:
         module: the attention, on the CPU; its configuration is changed, so that it runs as written out.
         x: (batch, tokens, embed_dim).
 
     Raises:
-        TypeError: for one whose model hands it more than positions, a mask and a cache.
+        TypeError: for one whose model hands it more than positions, a mask and a cache, or positions of another kind.
     """
     config: Any = getattr(module, "config", None)
     if config is not None:

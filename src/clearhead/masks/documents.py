@@ -272,7 +272,10 @@ def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
 
 
 def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
-    """Return the differences of ascending offsets that start at 0; raise MaskError, with `name`, for anything else."""
+    """Return the differences of offsets that start at 0 and never fall; raise MaskError, with `name`, for others.
+
+    Raises as `_whole_numbers` too.
+    """
     numbers, given = _whole_numbers(offsets, name)
     if not numbers or numbers[0] != 0 or numbers != sorted(numbers):
         raise MaskError(
@@ -284,7 +287,10 @@ def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
 
 
 def _lengths(lengths: object, name: str) -> list[int]:
-    """Return lengths as a list of integers of 0 or more; raise MaskError, with `name`, for anything else."""
+    """Return lengths as a list of integers of 0 or more; raise MaskError, with `name`, for anything else.
+
+    Raises as `_whole_numbers` too.
+    """
     numbers, given = _whole_numbers(lengths, name)
     if numbers is None or any(number < 0 for number in numbers):
         raise MaskError(

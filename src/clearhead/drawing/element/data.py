@@ -89,7 +89,10 @@ class _OneHead(NamedTuple):
         return None if self.trace.mask is None else ~hidden
 
     def bias(self) -> Tensor | None:
-        """Return what was added to the visible scores, float64, (queries, keys); None if it is 0 everywhere."""
+        """Return what was added to the visible scores, float64, (queries, keys); None if it is 0 everywhere.
+
+        Sums that are NaN count as 0.
+        """
         before, after = self.stage("capped_scores").double(), self.stage("masked_scores").double()
         visible = self.visible()
         added = torch.where(after.isnan() | (before == after), 0.0, after - before)

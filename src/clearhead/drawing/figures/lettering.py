@@ -70,7 +70,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the first installed font of the user's settings, if any, DejaVu Sans, and those installed of OTHER_FONTS."""
+    """Return the first installed font of the user's settings, if any, DejaVu Sans, and what is there of OTHER_FONTS."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:

@@ -157,7 +157,7 @@ def write_heads(
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
         ArgumentError: code `page.one-run`, for names and tokens of a second run that there is not.
-        ClearheadError: as `heads_payload` and `read_text` do.
+        ClearheadError: as `heads_payload`, `read_run`, `names_of` and `with_photo` do; code `page.sample-type`.
 
     Example:
         >>> import tempfile

@@ -74,7 +74,7 @@ class Cache(Slots):
             ShapeError: code `cache.shape`, for sizes that are not those of the first tokens;
                 `cache.valid` for a `valid` of another shape.
             DtypeError, DeviceError: codes `cache.dtype`, `cache.valid-dtype`, `cache.device`, `cache.valid-device`.
-            ArgumentError: code `cache.grad`, for a key or value that requires a gradient.
+            ArgumentError: code `cache.grad`, for a key or value that requires a gradient, unless inside of no_grad().
             TooLargeError: code `cache.full`, for a cache of fixed size that has no room left.
 
         Example:
