@@ -50,7 +50,7 @@ class Documents(Mask, kind="documents"):
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError unless there are as many ids as keys, and not more queries.
+        """Raise MaskError unless there are as many ids as keys, and not more queries, or for another batch.
 
         DeviceError for another device.
         """

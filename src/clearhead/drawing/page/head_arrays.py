@@ -174,7 +174,7 @@ def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
 
 
 def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
-    """Return the finest map of each head that fits into `room` bytes; the coarsest, 128 cells a side, if none does."""
+    """Return the finest map of each head that fits into `room` bytes, or at most 128 cells a side if none does."""
     most = max(maps.shares.shape[1:])
     sizes = [most, *(size for size in MAPS if size < most)]
     while True:

@@ -97,7 +97,8 @@ def target(calls: ScriptCalls) -> Measured:
 def documents(calls: ScriptCalls) -> Measured:
     """Check that the tokens of a document change only its own logits, for the first and the last one of each row.
 
-    Raises NotAskedError without documents=, and NotJudgedError if no row has two documents.
+    Raises NotAskedError without documents=, and NotJudgedError if no row has two documents, or without logits per
+    token.
     """
     script, text = calls.script, calls.script.text
     if script.documents is None:
