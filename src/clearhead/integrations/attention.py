@@ -120,7 +120,10 @@ _names: set[object] = set()
 
 
 def _check_kind(kind: type[Any], name: object) -> None:
-    """Raise ModelError, `model.ignores-interface`, if a class of models would not run our attention by this name."""
+    """Raise ModelError, `model.ignores-interface`, if a class of models would not run our attention by this name.
+
+    Names that are not ours are not looked at.
+    """
     if name not in _names:
         return
     table = classes_by_name(kind)

@@ -75,8 +75,8 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
     """Return the rung with these saved weights of one model, or of one head of `ConcatenatedHeads`.
 
     Raises:
-        ArgumentError: code `tutorial.names`, for names that no tutorial has; code `tutorial.heads`, unless `num_heads`
-            is given exactly for weights with an output projection.
+        ArgumentError: code `tutorial.names`, for names that no tutorial has, or without query, key or value; code
+            `tutorial.heads`, unless `num_heads` is given exactly for weights with an output projection.
         MaskError: code `tutorial.mask`, for a mask that is not causal.
     """
     # A layer stores the transpose of the bare matrix.
