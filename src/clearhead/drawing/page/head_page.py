@@ -83,7 +83,8 @@ def heads_payload(
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
-            `page.why` and `page.writes`, for what is too large for a page, or not there.
+            `page.start` and `page.pin`, for a head or token that is not there; `page.why` and `page.writes`, for what
+            is too large for a page, or not there.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
 

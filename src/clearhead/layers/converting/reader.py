@@ -230,7 +230,7 @@ class ModuleReader:
 
         Args:
             heads: query, key and value of modules of the same shapes.
-            output: as for `project`; True with a reason, if its width does not fit.
+            output: as for `project`; True with a reason, if its width does not fit, or key and value read other widths.
             num_heads: number of query heads in all; None is one a module.
         """
         query, key, value = heads[0]
