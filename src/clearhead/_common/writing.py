@@ -195,7 +195,8 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
 def _remove_leftover(file: Path) -> None:
     """Delete a file that an interrupted process left, unless a live process still has it locked; never raise OSError.
 
-    A file with `BEGUN` in its name is kept for a minute, because its lock may be still to come.
+    A file with `BEGUN` in its name is kept for a minute, because its lock may be still to come. Where a system
+    has no such locks, each is deleted at once.
     """
     with suppress(OSError):
         if fcntl is None:

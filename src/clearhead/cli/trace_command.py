@@ -111,7 +111,7 @@ def steps_of(
 ) -> "Trace":
     """Return the trace of a rung of the ladder of these sizes on a sentence, by the options of the command.
 
-    Seeds PyTorch's generator.
+    `init` of None is normal for the example, uniform for a text. Seeds PyTorch's generator.
     """
     import torch
 
