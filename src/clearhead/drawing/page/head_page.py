@@ -87,6 +87,7 @@ def heads_payload(
             is too large for a page, or not there.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
+        UnsupportedError: code `across.whole`, for a matrix of one rank of several.
 
     Example:
         >>> matrix = ch.AttentionMatrix(torch.eye(3), torch.eye(3), mask=ch.causal())

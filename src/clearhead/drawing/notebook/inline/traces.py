@@ -20,7 +20,7 @@ STRONGEST = 0.5
 
 
 def trace_html(trace: Trace) -> str:
-    """Return every stage of the first sample and head: its formula, and its numbers if they are few.
+    """Return every stage of the first sample and head as HTML: its formula, and its numbers if they are few.
 
     Example:
         >>> x = torch.eye(2)
