@@ -52,6 +52,8 @@ class LessonRow:
     def pointer(self, code: str) -> str:
         """Return where a mistake with this code is explained: lesson, heading and the command that prints them.
 
+        The heading is that of the longest beginning of the code in `headings`, "Write" without any.
+
         Example:
             >>> LESSONS[9].pointer("state.mask")
             'lesson 9, Two modes, under "A table that is not trained": clearhead lesson 9 --read'

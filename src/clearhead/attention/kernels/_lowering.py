@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.torch_internals import can_sync, is_concrete, is_tracing
+from clearhead._common.torch_internals import can_read_now, is_concrete, is_tracing
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import goes_by_distance
 from clearhead.masks.base import Mask
@@ -201,7 +201,7 @@ def _goes_by_distance(problem: Problem) -> bool:
     False if the bias may hide a key and is not known to be above −∞, or if nothing can be read at once.
     """
     bias, mask = problem.bias, problem.mask
-    if bias is None or not bias.by_distance or not can_sync(problem.query):
+    if bias is None or not bias.by_distance or not can_read_now(problem.query):
         return False
     if bias.may_hide and (bias.numbers is None or not bool((bias.numbers > -torch.inf).all())):
         return False
