@@ -338,7 +338,7 @@ class Watch(Drawn, Generic[Kept]):
         self._parts.witness(found[1], found[0], kind, shape)
 
     def _missing(self) -> list[Missing]:
-        """Return the parts of the model that attended and were not seen, among the requested layers."""
+        """Return the parts that attended and were not seen: of the requested layers; of all if one is a number."""
         found = self._parts.missing(self._attended)
         # What was not seen has no number, and those behind it would have others.
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
@@ -346,7 +346,7 @@ class Watch(Drawn, Generic[Kept]):
     def _raise_trouble(self) -> None:
         """Raise the WatchError of a call that could not be read, or of a block in which nothing was seen.
 
-        Also for layers that no module has, and for parts not seen if strict; else these are a warning.
+        Also for requested layers that no module has, and for parts not seen if strict; else a WatchWarning lists these.
         """
         trouble = self._trouble
         if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:
