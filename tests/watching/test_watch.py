@@ -879,7 +879,12 @@ test_what_watch_refuses = refusals(
     ({"heads": 3}, "heads.type", "3"),
     ({"heads": []}, "heads.value", "[]"),
     ({"heads": [1, 1]}, "heads.value", "[1, 1]"),
-    ({"keep": "weights"}, "keep.value", "'weights'"),
+    (
+        {"keep": "weights"},
+        "keep.value",
+        'keep // "matrix", "gradients", "contexts", "summary", "total" or a function',
+        "'weights'",
+    ),
     ({"keep": "total", "values": True}, "values.keep", "'total'"),
     ({"values": 1}, "values.type", "values // 1"),
     ({"tokens": IDS}, "tokens.keep"),
