@@ -207,10 +207,10 @@ def _read(given: object) -> Tensor | None:
 
 def _embedding(model: nn.Module) -> nn.Module | None:
     """Return the input embedding that a model names, of an encoder-decoder its decoder's; None if it names none."""
+    whole: Any = model
     is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     try:
-        part: Any = model.get_decoder() if is_pair else model  # type: ignore[operator]
-        return part.get_input_embeddings()
+        return (whole.get_decoder() if is_pair else whole).get_input_embeddings()
     except (AttributeError, NotImplementedError):
         return None
 
