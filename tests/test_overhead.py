@@ -32,31 +32,13 @@ def _calls(function: Callable[[], object]) -> int:
     return counted
 
 
-def _attend() -> Callable[[], object]:
+def _attend(mask: Callable[[], ch.Mask | None] = lambda: None) -> Callable[[], object]:
     query, key, value = torch.randn(3, 1, 4, 16, 16).unbind()
-    return lambda: ch.attend(query, key, value)
+    return lambda: ch.attend(query, key, value, mask=mask())
 
 
-def _attend_causal() -> Callable[[], object]:
-    query, key, value = torch.randn(3, 1, 4, 16, 16).unbind()
-    return lambda: ch.attend(query, key, value, mask=ch.causal())
-
-
-def _one_token_of_a_window() -> Callable[[], object]:
-    query, (key, value) = torch.randn(1, 4, 1, 16), torch.randn(2, 1, 4, 16, 16).unbind()
-    mask = ch.sliding_window(left=7, right=0)
-    return lambda: ch.attend(query, key, value, mask=mask)
-
-
-def _one_token_padded() -> Callable[[], object]:
-    query, (key, value) = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 4, 16, 16).unbind()
-    mask = ch.padding([12, 7])
-    return lambda: ch.attend(query, key, value, mask=mask)
-
-
-def _attend_padded() -> Callable[[], object]:
-    query, key, value = torch.randn(3, 2, 4, 16, 16).unbind()
-    mask = ch.causal() & ch.padding([12, 7])
+def _few(queries: int, mask: ch.Mask) -> Callable[[], object]:
+    query, (key, value) = torch.randn(2, 4, queries, 16), torch.randn(2, 2, 4, 16, 16).unbind()
     return lambda: ch.attend(query, key, value, mask=mask)
 
 
@@ -75,10 +57,10 @@ def _step() -> Callable[[], object]:
     ("make", "most"),
     [
         (_attend, 6),
-        (_attend_causal, 9),
-        (_one_token_of_a_window, 7),
-        (_one_token_padded, 6),
-        (_attend_padded, 6),
+        (lambda: _attend(ch.causal), 9),
+        (lambda: _few(1, ch.sliding_window(left=7, right=0)), 7),
+        (lambda: _few(1, ch.padding([12, 7])), 6),
+        (lambda: _few(16, ch.causal() & ch.padding([12, 7])), 6),
         (_layer, 55),
         (_step, 25),
     ],

@@ -7,9 +7,10 @@ from clearhead.errors import MissingExtraError
 
 
 def main() -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line; return the exit code, 130 after Ctrl-C.
 
-    Without what the command line needs, it says how to install that, and returns 1.
+    Without what the command line needs, it says how to install that, and returns 1. Sets OMP_WAIT_POLICY if it is
+    unset.
     """
     # PyTorch's threads spin after each parallel region, which next to other busy processes is most of what a call
     # costs. It is read when PyTorch is loaded, so a library cannot say it for others.

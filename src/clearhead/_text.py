@@ -96,7 +96,7 @@ def bounded(text: str, most: int) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the repr of an argument for a message: short, and of an object whose repr raises its type.
+    """Return the repr of an argument for a message, shortened; its type if the repr raises.
 
     Example:
         >>> shown("qkv"), shown([1.5, None])

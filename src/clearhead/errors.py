@@ -189,7 +189,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 
 def because_of(cause: Exception, error: FileError) -> FileError:
-    """Return a MissingFileError with the text of `error` if the cause is a missing file, otherwise a FileError."""
+    """Return a MissingFileError with code and message of `error` if the cause is a missing file, else a FileError."""
     kind = MissingFileError if isinstance(cause, FileNotFoundError) else FileError
     return kind(error.code, error.message)
 

@@ -14,10 +14,10 @@ Everything else in the package is held against this file: the kernels, the trace
 Inputs have shape (..., len, dim). 16-bit inputs are computed in float32 and rounded once, at the
 end.
 
-The stages stand first, as plain arithmetic. Below them each product and each softmax is contained,
+The stages come first, as plain arithmetic. Below them each product and each softmax is contained,
 which decides two things for all of the package. An empty row, a query that may attend to nothing,
 gets weights 0, context 0, gradient 0 and logsumexp −∞. And a hidden pair exchanges nothing at all,
-so that a NaN behind the mask stays there; one in the open shows.
+so that a hidden NaN has no effect; a visible one shows.
 """
 
 import math
@@ -58,9 +58,10 @@ def scores(
     key: Float[Tensor, "*batch kv_len head_dim"],
     factor: float = 1.0,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """Return the dot product of each query with each key.
+    """Return the dot product of each query with each key, upcast.
 
-    `factor` is for containment alone: the number that the product is multiplied by later.
+    NaN for a query or key that is not finite or could overflow; it sends no gradient. `factor` is for that check alone:
+    the number that the product is multiplied by later.
     """
     return matmul(query, key.mT)
 
@@ -84,7 +85,7 @@ def masked_scores(
     bias: Float[Tensor, "..."] | None,
     visible: Bool[Tensor, "..."] | None,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """Return the scores with the bias added, and −∞ where a query may not attend."""
+    """Return the scores with the bias added, and −∞ where `visible` is False; None adds or hides nothing."""
     if bias is not None:
         capped_scores = capped_scores + upcast(bias)
     if visible is not None:
@@ -98,9 +99,9 @@ def weights(
 ) -> Float[Tensor, "*batch query_len kv_len"]:
     """Return the softmax of the scores of each query over the keys.
 
-    A sink is one more score per head that takes its share and has no value (Xiao et al., 2024, https:
-
-    arxiv.org/abs/2309.17453; learned in gpt-oss, 2025).
+    A sink is one more score per head that takes its share and has no value (Xiao et al., 2024,
+    https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025). A query that sees nothing gets zeros; one with a NaN or
+    +∞ in its scores or sink gets NaN, and sends no gradient.
     """
     if sinks is None:
         return torch.softmax(masked_scores, dim=-1)
@@ -111,14 +112,17 @@ def weights(
 def logsumexp(
     masked_scores: Float[Tensor, "*batch query_len kv_len"],
 ) -> Float[Tensor, "*batch query_len"]:
-    """Return log Σ exp of each query's masked scores, over the keys; −∞ if it may attend to nothing."""
+    """Return log Σ exp of each query's masked scores, over the keys, without sinks.
+
+    −∞ if it may attend to nothing, NaN if a score is NaN; neither sends a gradient.
+    """
     return torch.logsumexp(masked_scores, dim=-1)
 
 
 def dropped_weights(
     weights: Float[Tensor, "*batch query_len kv_len"], dropout: float | None
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """Return the weights with some set to zero at random and the others × 1/(1 − dropout).
+    """Return the weights with some set to zero at random and the others × 1/(1 − dropout); unchanged for None.
 
     See Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html.
     """
@@ -130,9 +134,10 @@ def context(
     value: Float[Tensor, "*batch kv_len value_head_dim"],
     visible: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch query_len value_head_dim"]:
-    """Return the mean of the values, each with its weight.
+    """Return the mean of the values, each with its weight, in the dtype of the value.
 
-    `visible` is for containment alone: a hidden value has weight 0.
+    NaN where a query may see a non-finite entry, or has a weight of NaN. `visible` says which values are hidden from
+    it; None means that all are seen.
     """
     return matmul(dropped_weights, value)
 
@@ -149,7 +154,7 @@ def compute(
     sinks: Float[Tensor, "..."] | None = None,
     dropout: float | None = None,
 ) -> Stages:
-    """Compute all stages in order, each by the function of its name.
+    """Return all stages, computed in order, each by the function of its name; None leaves an option out.
 
     Example:
         >>> import torch
@@ -170,9 +175,9 @@ def compute(
 def repeat_kv_heads(
     tensor: Float[Tensor, "batch num_kv_heads kv_len dim"], num_heads: int
 ) -> Float[Tensor, "batch num_heads kv_len dim"]:
-    """Return the key or value of each query head: head h reads key head h // (num_heads / num_kv_heads).
+    """Return the key or value of each query head, repeated; the tensor itself if there is one for each.
 
-    See Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
+    Head h reads key head h // (num_heads / num_kv_heads); see Ainslie et al., 2023, https://arxiv.org/abs/2305.13245.
     """
     groups = num_heads // tensor.shape[-3]
     return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=-3)
@@ -184,7 +189,7 @@ def upcast(tensor: Tensor) -> Tensor:
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
-    """Return the matrix product in the precision of its factors, which autocast would lower."""
+    """Return the matrix product of two tensors, in their own dtype, with autocast disabled."""
     device = left.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return left @ right
@@ -193,12 +198,15 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def zero_nonfinite(tensor: Tensor) -> Tensor:
-    """Return the tensor with 0 instead of NaN and ±∞."""
+    """Return a copy of the tensor with 0 instead of NaN and ±∞."""
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
 
 
 def largest_factor(scale: float, softcap: float | None) -> float:
-    """Return the largest number that a kernel may multiply the scores by, at least 1."""
+    """Return the largest of 1, |scale| and |scale| / softcap.
+
+    The largest number that a kernel may multiply scores by.
+    """
     factor = max(1.0, abs(scale))
     return factor if softcap is None else max(factor, abs(scale) / softcap)
 
@@ -224,7 +232,10 @@ def nonfinite_rows(
 
 
 def longest(dtype: torch.dtype) -> float:
-    """Return the largest sum of squares of a row at which the row counts as finite."""
+    """Return the largest sum of squares of a row at which it counts as finite: a quarter of the largest number.
+
+    That of float32 for every dtype but float64.
+    """
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max / 4
 
 
@@ -233,19 +244,19 @@ SAFE_LENGTH = 2.0**60
 
 
 def zero_rows(tensor: Tensor, rows: Bool[Tensor, "*batch len"]) -> Tensor:
-    """Return the tensor with 0 in the rows where `rows` is True."""
+    """Return a copy of a tensor, (*batch, len, dim), with 0 in the rows where `rows` is True."""
     return tensor.masked_fill(rows[..., None], 0.0)
 
 
 def infinite_sinks(sinks: Float[Tensor, "*heads"]) -> Bool[Tensor, "*heads"]:
-    """Return True for each sink that is NaN or +∞; a sink of −∞ has no share."""
+    """Return True for each sink that is NaN or +∞, bool; a sink of −∞ has no share."""
     return ~(sinks.detach() < torch.inf)
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Return True if every entry is finite, without another tensor of its size.
+    """Return True if every entry is finite, without another tensor of its size; it syncs the device.
 
-    A sum tells, unless it overflows.
+    The sum decides, unless it overflows.
 
     Example:
         >>> all_finite(torch.tensor([1.0, torch.inf]))
@@ -257,9 +268,9 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
-    """Return True if no row counts as not finite: `nonfinite_rows`, of concrete numbers.
+    """Return True if no row of a query or key is not finite or could overflow, as `nonfinite_rows` decides; it syncs.
 
-    The length of all rows together tells, or of those of each part, unless it is too long.
+    The norm of all rows together, or of each part of the tensor, decides where it is small enough.
 
     Example:
         >>> rows_finite(torch.tensor([[1e18, 1.0]])), rows_finite(torch.tensor([[1e20, 1.0]]))
@@ -277,7 +288,7 @@ def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
 
 
 def _longest_part(tensor: Tensor) -> Tensor:
-    """Return the largest norm of a tensor's slices that are dense in memory, or the norm of the whole tensor.
+    """Return, as a scalar tensor, the largest norm of the slices that are dense in memory, or of the whole tensor.
 
     It bounds the norm of every row. PyTorch takes seven times as long over gaps in memory.
     """
@@ -353,6 +364,7 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(dropped_weights: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return the context of the finite values, with NaN where a non-finite one or a NaN weight counts."""
         finite = zero_nonfinite(upcast(value))
         nonfinite = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
         mixed = plain(dropped_weights.masked_fill(nonfinite, 0.0), finite)
@@ -368,7 +380,10 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _hidden_and_empty(masked_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which scores are −∞, and which queries have no other score, with a last axis of size 1."""
+    """Return which scores are −∞, and which queries have no other score, both bool.
+
+    They are (…, queries, keys) and (…, queries, 1).
+    """
     hidden = masked_scores == -torch.inf
     return hidden, hidden.all(dim=-1, keepdim=True)
 

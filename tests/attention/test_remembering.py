@@ -144,23 +144,39 @@ def test_a_mask_that_may_change_is_asked_anew(repeated: list[bool]) -> None:
         torch.testing.assert_close(now, ch.attend(**tensors, mask=mask, kernel="eager"))
 
 
+WINDOW = ch.sliding_window(left=2, right=0)
+LONG_WINDOW = ch.sliding_window(left=300, right=0)
+
+
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": ch.alibi(6)}], ids=str)
 @pytest.mark.parametrize(
-    "mask", [ch.sliding_window(left=2, right=0), ch.padding([0, 4, 19])], ids=repr
+    ("mask", "sizes"),
+    [(WINDOW, (19, 19)), (ch.padding([0, 4, 19]), (19, 19)), (LONG_WINDOW, (1, 601))],
+    ids=str,
 )
 def test_gradients_are_those_of_the_definition(
-    mask: Mask, options: dict[str, Any], repeated: list[bool]
+    mask: Mask, sizes: tuple[int, int], options: dict[str, Any], repeated: list[bool]
 ) -> None:
     with torch.inference_mode():
         for _ in range(4):
-            ch.attend(**draw(), mask=mask, **options)
-    tensors = {name: each.requires_grad_() for name, each in draw().items()}
+            ch.attend(**draw(3, 6, 6, *sizes), mask=mask, **options)
+    tensors = {name: each.requires_grad_() for name, each in draw(3, 6, 6, *sizes).items()}
     context = ch.attend(**tensors, mask=mask, **options)
     found = torch.autograd.grad(context.square().sum(), [*tensors.values()])
     defined = ch.attend(**tensors, mask=mask, **options, kernel="eager").square().sum()
     for grad, other in zip(found, torch.autograd.grad(defined, [*tensors.values()]), strict=True):
         torch.testing.assert_close(grad, other)
-    assert repeated == [False, False, True, True, True]
+    assert repeated == [False, False] + 3 * [sizes == (19, 19) or not options]
+
+
+def test_second_derivatives_are_refused_again(repeated: list[bool]) -> None:
+    query, key, value = draw().values()
+    query.requires_grad_()
+    contexts = [ch.attend(query, key, value, mask=ch.causal()) for _ in range(3)]
+    [grad] = torch.autograd.grad(contexts[2].sum(), query, create_graph=True)
+    with pytest.raises(ch.errors.UnsupportedError, match="first derivatives"):
+        grad.sum().backward()
+    assert repeated == [False, False, True]
 
 
 def test_other_calls_are_checked_and_seen_as_ever(repeated: list[bool]) -> None:

@@ -43,8 +43,8 @@ def measured(
 ) -> Tolerance:
     """Return the tolerance for a result of this dtype, from the error of the plain computation `plain`.
 
-    In float64 there is no better truth: `plain` is then float32, and its error is scaled by the ratio of the two
-    rounding errors.
+    Only finite numbers of the truth count; without any, the tolerance is rounding alone. In float64 there is no better
+    truth: `plain` is then float32, and its error is scaled by the ratio of the two rounding errors.
     """
     eps = torch.finfo(dtype).eps
     truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()

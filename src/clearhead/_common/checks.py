@@ -19,9 +19,9 @@ VALUE_AXES = ("batch", "num_kv_heads", "kv_len", "value_head_dim")
 
 
 def describe_tensor(tensor: Tensor, axes: tuple[str, ...]) -> str:
-    """A tensor's sizes by the names of its axes, its dtype and its device, for a message.
+    """Return a tensor's sizes by the names of its axes, its dtype and its device, for a message.
 
-    Fewer dimensions than names leave out the leading names, as everywhere in the package.
+    Fewer dimensions than names leave out the leading names; for more there are no names.
 
     Example:
         >>> import torch
@@ -64,7 +64,7 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
 
 
 def check_has_numbers(name: str, tensor: Tensor) -> None:
-    """Raise ArgumentTypeError for a tensor without data: on the meta device or in FakeTensorMode.
+    """Raise DeviceError for a tensor without data: on the meta device or in FakeTensorMode.
 
     Raises:
         DeviceError: code `<name>.meta`.
@@ -75,7 +75,7 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_ids(tokens: object) -> Tensor:
-    """Return token ids as a tensor of integers, or raise an error.
+    """Return token ids, unchanged, after checking that they are a dense tensor of integers.
 
     Raises:
         ArgumentTypeError: code `tokens.type` or `tokens.layout`.
@@ -163,7 +163,12 @@ def check_length(name: str, length: object) -> int:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Raise ArgumentError for sizes that are not integers of 1 or more."""
+    """Raise unless each size is an integer of 1 or more; a SymInt is accepted.
+
+    Raises:
+        ArgumentTypeError: code `argument.type`, for what is no integer.
+        ArgumentError: code `argument.size`, below 1, or from 2⁶³ on.
+    """
     for name, size in sizes.items():
         is_open = isinstance(size, torch.SymInt)
         if not is_open and (not isinstance(size, int) or isinstance(size, bool)):
@@ -175,7 +180,7 @@ def check_sizes(**sizes: Any) -> None:
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Raise ArgumentTypeError unless a value is True or False; numbers are not accepted."""
+    """Raise ArgumentTypeError, code `<name>.type`, unless a value is True or False; numbers are not accepted."""
     if not isinstance(value, bool):
         raise ArgumentTypeError(
             f"{name}.type", f"{name} must be True or False; got {shown(value)}."
@@ -185,7 +190,9 @@ def check_bool(name: str, value: Any) -> None:
 def check_number(
     name: str, given: object, expected: str, allowed: Callable[[float], bool]
 ) -> float:
-    """The number as a float, or a refusal of another type and of a value that is not allowed.
+    """Return a real number as a float, after checking its type and that `allowed` is True for it.
+
+    `expected` says in words what it must be.
 
     Raises:
         ArgumentTypeError: code `<name>.type`.
@@ -203,7 +210,7 @@ def check_number(
 
 
 def check_choice(name: str, given: object, choices: Any) -> None:
-    """Raise ArgumentError unless a value is one of the words of a Literal.
+    """Raise ArgumentError unless a value is one of the words of the Literal `choices`.
 
     Raises:
         ArgumentError: code `<name>.value`.
@@ -236,7 +243,10 @@ def arguments_of(inputs: object) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def check_dropout(dropout: Any) -> float | None:
-    """Return the probability as a float, None for None; raise unless it is from 0 to below 1."""
+    """Return the probability as a float, None for None.
+
+    Raises ArgumentTypeError, `dropout.type`, for no number, and ArgumentError, `dropout.value`, unless it is in [0, 1).
+    """
     if dropout is None:
         return None
     expected = "a probability in [0, 1), or None for no dropout"
@@ -244,7 +254,7 @@ def check_dropout(dropout: Any) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for an int or a float, but not for a bool."""
+    """Return True for an int that a float can hold, or a float, NaN and ∞ included; False for a bool."""
     if isinstance(value, int):
         return not isinstance(value, bool) and value.bit_length() < 1024  # it has a float
     return isinstance(value, float)

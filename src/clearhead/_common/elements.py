@@ -36,7 +36,7 @@ def element(tag: str, *children: str, **attributes: str | int | None) -> Html:
 
 
 def joined(children: Iterable[str]) -> Html:
-    """Return several children one after the other.
+    """Return several children one after the other; those that are no `Html` are escaped.
 
     Example:
         >>> joined(["a & ", element("b", "c")])
@@ -66,7 +66,7 @@ class Drawn:
         return str(self) if type(self).__str__ is not object.__str__ else object.__repr__(self)
 
     def _repr_html_(self) -> str | None:
-        """Return the repr as preformatted HTML for a notebook."""
+        """Return the repr as preformatted, escaped HTML for a notebook; a subclass may return None."""
         return str(element("pre", repr(self)))
 
 

@@ -47,7 +47,9 @@ class Exercise:
 
 @cache
 def exercises_of(number: int) -> Mapping[str, Exercise]:
-    """Return the exercises of a lesson by their names, the easiest first.
+    """Return the exercises of a lesson by their names, the easiest first; read from its file once, then cached.
+
+    Raises KeyError for a lesson that is not there.
 
     Example:
         >>> [exercise.stars for exercise in exercises_of(7).values()]

@@ -24,7 +24,7 @@ class ProjectionNames(NamedTuple):
     output: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """The names in one line.
+        """Return the kind and the names in one line, of the output the first one only.
 
         Example:
             >>> LLAMA.describe()
@@ -34,7 +34,7 @@ class ProjectionNames(NamedTuple):
         return f"{self.kind}: {', '.join([*self.inputs, *output])}"
 
     def ours(self) -> dict[str, str]:
-        """Query, key, value or output, by the name of each matrix of its own.
+        """Return "query", "key", "value" or "output" by the name of each matrix; ValueError if inputs are not three.
 
         Example:
             >>> T5.ours()
@@ -120,7 +120,7 @@ def size_of(name: str) -> str | None:
 
 
 def side_of(name: str) -> str | None:
-    """query, key or value for the name of one of these inputs; None for any other.
+    """Return "query", "key" or "value" for the name of one of these inputs; None for any other, and for a mask.
 
     Example:
         >>> side_of("query_states"), side_of("key_padding_mask")
@@ -131,7 +131,7 @@ def side_of(name: str) -> str | None:
 
 
 def role(name: str) -> str | None:
-    """The role of the projection of this name: q, k, v, qkv or kv; None for any other name.
+    """Return the role of the projection of this name: q, k, v, qkv or kv; None for any other name.
 
     Example:
         >>> [role(name) for name in ("heads.0.W_query", "c_attn", "to_v", "out_proj")]

@@ -19,7 +19,7 @@ TABLES: Mapping[str, Any] = tomllib.loads(
 
 
 def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table whose keys are several names each, by each of them.
+    """Return a new table by single names, from one whose keys are several names each, split at spaces.
 
     Example:
         >>> by_name({"q query": 1})
@@ -45,7 +45,7 @@ CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 
 
 def cache_of(words: Container[str]) -> str | None:
-    """The argument by which a call with these receives its KV cache; None if there is none.
+    """Return the name among `words` by which a call receives its KV cache; None if there is none.
 
     Example:
         >>> cache_of(["x", "layer_past"]), cache_of(["x"])

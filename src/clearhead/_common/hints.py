@@ -17,13 +17,13 @@ __tracebackhide__ = True
 
 
 def with_hints(called: Called) -> Called:
-    """Answer a call with arguments that a function, a method or a class does not take.
+    """Return the function wrapped, or the class with a wrapped `__init__`, to answer unknown arguments with a hint.
 
     A right call costs one more call in Python. The options of an unpacked TypedDict are arguments like
-    others, in the signature as well.
+    others, in the signature as well. A TypeError of another cause passes unchanged.
 
     Raises:
-        ArgumentTypeError: code `argument.words`, instead of Python's TypeError.
+        ArgumentTypeError: code `argument.words`, instead of Python's TypeError, when it is called.
     """
     if isinstance(called, type):
         setattr(called, "__init__", with_hints(called.__init__))  # noqa: B010
@@ -112,7 +112,9 @@ def refusal(
 def hint_at(
     own: Mapping[str, inspect.Parameter], args: Sequence[object], kwargs: Iterable[str]
 ) -> str | None:
-    """The hint at arguments that are not among these parameters; None if all of them are.
+    """Return the hint at arguments that are not among these parameters, as the end of a sentence.
+
+    None if all of them are.
 
     Example:
         >>> hint_at(inspect.signature(lambda x, *, mask: x).parameters, [1, 2], {})
@@ -141,7 +143,7 @@ def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
 
 
 def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
-    """Return a hint for each unknown argument name.
+    """Return a hint for each unknown argument name; [] without names.
 
     A name known from another library gets its equivalent, a typo its nearest name. If a name has
     neither, the last hint lists the arguments that exist.

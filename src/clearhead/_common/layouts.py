@@ -36,13 +36,14 @@ class RankLayout(NamedTuple):
 def layout_of(
     layout: str | Sequence[Tensor], tokens: int, world: int, pairs: Callable[[], Tensor]
 ) -> RankLayout:
-    """The layout of a name, or of the positions of every rank.
+    """Return the layout of a name, or of the positions of every rank.
 
-    "balanced" counts by the number of keys that each query sees, float64, (tokens,), which `pairs` gives.
+    "balanced" counts by the number of keys that each query sees, float64, (tokens,), which `pairs` returns; it is
+    called for no other layout.
 
     Raises:
         ArgumentError: codes `across.layout` and `across.positions`.
-        ArgumentTypeError: code `across.layout`.
+        ArgumentTypeError: codes `across.layout`, and `layout.type` for a rank whose positions are no tensor.
     """
     if isinstance(layout, str):
         if layout not in LAYOUTS:
@@ -70,7 +71,7 @@ def layout_of(
 
 
 def head_layout(num_heads: int, world: int) -> RankLayout:
-    """Share heads among ranks in their order, as evenly as possible.
+    """Return the layout that shares heads among ranks in their order, as evenly as possible.
 
     Example:
         >>> head_layout(7, 3).counts
@@ -81,7 +82,9 @@ def head_layout(num_heads: int, world: int) -> RankLayout:
 
 
 def key_heads(heads: Tensor, group_size: int) -> Tensor:
-    """The key heads that some query heads read: one for each, where they are no whole groups.
+    """Return the key heads that some query heads read, each once if each has as many queries.
+
+    Else one for each query head.
 
     Example:
         >>> key_heads(torch.arange(2, 6), 2), key_heads(torch.arange(1, 4), 2)
@@ -93,7 +96,10 @@ def key_heads(heads: Tensor, group_size: int) -> Tensor:
 
 
 def _given(layout: Sequence[Tensor], tokens: int, world: int) -> RankLayout:
-    """Return the layout of positions that the user passed, or raise ArgumentTypeError or ArgumentError."""
+    """Return the layout of positions that the user passed, one tensor a rank.
+
+    ArgumentTypeError for what are no whole numbers of one axis; ArgumentError unless each token is there once.
+    """
     for each in layout:
         check_tensor("layout", each, "a tensor of positions")
         if each.ndim != 1 or each.dtype.is_floating_point or each.dtype == torch.bool:
@@ -141,7 +147,7 @@ def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
 
 
 def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
-    """Return the rank of each chunk, and the total weight of each rank."""
+    """Return the rank of each chunk, int64, and the total weight of each rank, (world,)."""
     loads = weights.new_zeros(world)
     owner = torch.zeros(len(weights), dtype=torch.int64)
     order = weights.argsort(descending=True, stable=True)

@@ -18,6 +18,8 @@ _LOCK = threading.RLock()
 def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose public names are imported in its stub.
 
+    `__getattr__` imports a name at its first use and sets it on the package; AttributeError for any other.
+
     Args:
         name: `__name__` of the package.
         file: its `__file__`; the stub is `__init__.pyi` in the same folder.
@@ -40,7 +42,7 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
 
 
 def _sources(package: str, stub: Path) -> dict[str, tuple[str, bool]]:
-    """Return the module that each name of a stub is imported from, and whether the name is that module."""
+    """Return, by each name of a stub, (the module that it is imported from, True if the name is that module)."""
     sources = {}
     for line in ast.parse(stub.read_text("utf-8")).body:
         if isinstance(line, ast.ImportFrom):
@@ -58,7 +60,7 @@ def no_name(package: str, name: str) -> AttributeError:
 
 @contextlib.contextmanager
 def _collecting_later() -> Iterator[None]:
-    """Disable garbage collection while a module is imported.
+    """Disable garbage collection in the block, and enable it after if it was on.
 
     A collection takes a tenth of a second because it visits every object of PyTorch, and imports leave little garbage.
     """

@@ -50,7 +50,7 @@ class LessonRow:
     solution: str = ""
 
     def pointer(self, code: str) -> str:
-        """Say where a mistake is explained: lesson, heading and the command that prints them.
+        """Return where a mistake with this code is explained: lesson, heading and the command that prints them.
 
         Example:
             >>> LESSONS[9].pointer("state.mask")
@@ -92,7 +92,7 @@ class LessonRow:
 
     @property
     def has_out(self) -> bool:
-        """True of a lesson whose class mixes what heads bring home, by a layer with a bias.
+        """True for a lesson with several heads, whose class joins them by a layer with a bias.
 
         Example:
             >>> LESSONS[10].has_out
@@ -102,7 +102,7 @@ class LessonRow:
 
     @property
     def is_part(self) -> bool:
-        """True of a lesson that grades a function of tensors, False of one that grades a class."""
+        """True for a lesson that grades a function of tensors, False for one that grades a class."""
         return self.names[0].islower()
 
 
@@ -265,7 +265,7 @@ LESSONS: Mapping[int, LessonRow] = {each.number: each for each in ROWS}
 
 
 def lessons_of(code: str) -> tuple[LessonRow, ...]:
-    """The lessons that speak of a mistake.
+    """Return the lessons that explain a mistake, by its code, in their order; () if none does.
 
     Example:
         >>> [each.slug for each in lessons_of("mask.inverted")]

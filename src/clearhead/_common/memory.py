@@ -32,21 +32,26 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def within_memory(instead: str) -> AbstractContextManager[None]:
-    """Raise TooLargeError, with advice, for memory errors inside the block.
+    """Return a context that raises TooLargeError, with advice, for memory errors inside the block.
+
+    A no-op while compiling.
 
     Args:
         instead: a sentence that says what fits.
 
     Raises:
-        TooLargeError: code `memory.full`.
+        TooLargeError: code `memory.full`; other errors pass unchanged.
     """
     # A compiler has no memory to run out of.
-    return nullcontext() if torch.compiler.is_compiling() else _told(instead)
+    return nullcontext() if torch.compiler.is_compiling() else _as_too_large(instead)
 
 
 @contextmanager
-def _told(instead: str) -> Iterator[None]:
-    """Turn errors of a full memory that are raised in the block into a TooLargeError that ends with `instead`."""
+def _as_too_large(instead: str) -> Iterator[None]:
+    """Turn errors of a full memory that are raised in the block into a TooLargeError that ends with `instead`.
+
+    A TooLargeError, and any other error, passes unchanged.
+    """
     try:
         yield
     except TooLargeError:

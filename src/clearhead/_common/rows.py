@@ -43,7 +43,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         self._rows = tuple(rows)
 
     def _with(self, rows: Sequence[Row]) -> Self:
-        """Return a table of the same kind with other rows."""
+        """Return a copy of the table with other rows."""
         made = copy(self)
         made._rows = tuple(rows)
         return made
@@ -60,7 +60,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
 
     @property
     def notes(self) -> Sequence[str]:
-        """The lines below the rows."""
+        """The lines below the rows; () by default."""
         return ()
 
     @overload
@@ -224,7 +224,10 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return "" if value is None else str(value)
 
     def _column(self, name: str) -> list[Any]:
-        """Return the values of a column, or raise SelectionError if there is none of this name."""
+        """Return the values of a column, one a row.
+
+        SelectionError, code `rows.column`, if there is none of this name.
+        """
         if name not in self.columns:
             raise SelectionError(
                 "rows.column",
@@ -233,13 +236,16 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return [getattr(row, name) for row in self._rows]
 
     def _apart(self, by: str) -> tuple[list[tuple[Any, Row]], list[Row]]:
-        """Return (value, row) of each row with a value in column `by`, and the rows without one."""
+        """Return a list of (value, row) of rows with a value in column `by`, and a list of the other rows.
+
+        Without a value is None or NaN. Raises SelectionError as `_column`.
+        """
         every = list(zip(self._column(by), self._rows, strict=True))
         rows = [(value, row) for value, row in every if not _is_empty(value)]
         return rows, [row for value, row in every if _is_empty(value)]
 
     def _is_numbers(self, name: str, *, some: bool = False) -> bool:
-        """Return True for a column of numbers; with `some` only if it has at least one."""
+        """Return True for a column of int or float, or None; with `some` only if it has at least one number."""
         if self.ROW.__annotations__[name] not in (int, float, int | None, float | None):
             return False
         return not some or any(not _is_empty(value) for value in self._column(name))
@@ -251,7 +257,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _order(value: Any) -> Any:
-    """Return the key by which a value is sorted: in text, digits compare as numbers."""
+    """Return the key by which a value is sorted: in text, digits compare as numbers; other values as they are."""
     if not isinstance(value, str):
         return value
     parts = re.split(r"([0-9]+)", value)

@@ -35,7 +35,7 @@ class _EndedError(Exception):
 
 @cache
 def thread_limits() -> tuple[Callable[[int], object], ...] | None:
-    """Return the calls that set the number of OpenMP and MKL threads for the calling thread only.
+    """Return the calls that set the number of OpenMP and MKL threads for the calling thread only; cached.
 
     None if PyTorch is built on other libraries. `torch.set_num_threads` is no alternative: it sets MKL's for the whole
     process.

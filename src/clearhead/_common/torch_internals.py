@@ -70,7 +70,7 @@ class DispatchMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: PyTorch would otherwise disable torch.compile inside the mode."""
+        """Return False always: PyTorch would otherwise disable torch.compile inside the mode."""
         return False
 
     def __enter__(self) -> Self:
@@ -181,7 +181,9 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def argument_names(operation: str) -> tuple[str, ...]:
-    """Return the names of the arguments of an operation that PyTorch has in C++, in their order.
+    """Return the names of the arguments of an `aten` operation of PyTorch in C++, in their order.
+
+    Raises UnsupportedError, code `torch.private`, if there is no such operation.
 
     Example:
         >>> argument_names("_native_multi_head_attention")[:5]
@@ -332,7 +334,7 @@ def flash_cpu(
     is_causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the context and the logsumexp of PyTorch's flash attention on the CPU.
+    """Return the context and the logsumexp, (batch, heads, query_len), of PyTorch's flash attention on the CPU.
 
     Private: `aten::_scaled_dot_product_flash_attention_for_cpu`, which
     `F.scaled_dot_product_attention` calls and which alone gives the logsumexp, in 2.6 to 2.13.
@@ -368,7 +370,7 @@ def flash_cpu_backward(
 
 
 def softmax_backward_(grads: Tensor, weights: Tensor) -> Tensor:
-    """Turn gradients of weights into those of their scores, in place: the last axis is the softmax's.
+    """Turn gradients of weights into those of their scores, in place, and return them; softmax is over the last axis.
 
     Private: `aten::_softmax_backward_data.out`, the backward of `torch.softmax`, in 2.6 to 2.13.
 

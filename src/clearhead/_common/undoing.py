@@ -11,7 +11,7 @@ Undo = list[Callable[[], None]]
 
 
 def undo_all(undo: Undo) -> None:
-    """Run the undo steps, last first; a step that raises does not stop the others.
+    """Run the undo steps, last first, and remove each from the list; a step that raises does not stop the others.
 
     Called again after an interrupt, it continues with the steps that are left.
 
@@ -62,7 +62,7 @@ def undoing() -> Iterator[Undo]:
 
 
 def unhook(module: nn.Module, *hooks: Any) -> None:
-    """Remove the given forward hooks from a module.
+    """Remove these forward hooks and pre-hooks from a module; those that it does not have are ignored.
 
     It takes the hooks and not their handles, since an interrupt may come before the handle is stored.
     """

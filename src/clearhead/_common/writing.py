@@ -25,7 +25,7 @@ BEGUN = "begun-"
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
-    """A file to write to, which takes its place if all goes well, and else is gone.
+    """Return a context with a file to write to; if the block succeeds it replaces the one at `path`, else it goes.
 
     A file that is there keeps its mode and, where that is allowed, its owner; a symbolic link is
     written through. What a killed process left next to the place is removed.
@@ -104,7 +104,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Return a context manager for a folder of this process, which is removed at the end of the block.
+    """Return a context with a new temporary folder, which is removed with its content at the end of the block.
 
     Raises:
         FileError: code `file.temporary`, where no such folder can be made.
@@ -152,14 +152,17 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 
 
 def unwritable(target: Path, error: Exception) -> FileError:
-    """Return the error for a path that cannot be written, with the reason."""
+    """Return the FileError, code `file.unwritable`, for a path, with the reason of `error`."""
     reason = getattr(error, "strerror", None) or error
     message = f"{target} could not be written: {reason}"
     return because_of(error, FileError("file.unwritable", message))
 
 
 def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
-    """Return the path behind symbolic links, and its stat or None; raise OSError if it is not a regular file."""
+    """Return the path behind symbolic links, and its stat, None if there is no file yet.
+
+    Raises OSError for a folder, a device or a pipe, and if the folder around it is missing.
+    """
     place = Path(os.path.realpath(target))
     try:
         found = os.stat(target)

@@ -36,10 +36,14 @@ class Bias(Filed, ABC):
 
     @abstractmethod
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
+        """Return the bias for a range of queries and a range of keys: floating, four dimensions that broadcast.
+
+        The slices are indices into the whole call, whose sizes `extent` has; an axis on which the bias does not depend
+        may have size 1, and the batch axis is not cut.
+        """
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """The bias of chosen pairs; here a `block` for each, which a subclass may do better.
+        """Return the bias of chosen pairs; here one `block` for each pair, which a subclass may do better.
 
         Args:
             query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
@@ -74,31 +78,31 @@ class Bias(Filed, ABC):
 
     @property
     def requires_grad(self) -> bool:
-        """True if a tensor in the bias requires grad."""
+        """True if a tensor in the bias requires grad; False if it holds none."""
         return self.numbers is not None and self.numbers.requires_grad
 
     @property
     def may_hide(self) -> bool:
-        """True if the bias may contain −∞, which hides a key as a mask does."""
+        """True if the bias may contain −∞, which hides a key as a mask does; True also if that is unknown."""
         return True
 
     @property
     def by_distance(self) -> bool:
-        """True if each head's bias depends on the distance alone; `at` then accepts keys that do not exist."""
+        """True if each head's bias depends on the distance alone; `at` then accepts keys outside of the call."""
         return False
 
     def check(self, extent: Extent) -> None:
-        """Raise ShapeError, DtypeError or DeviceError if the bias does not fit a call of these sizes."""
+        """Raise an error if the bias does not fit a call of these sizes, dtype and device; here it fits every call."""
         return
 
     def of_heads(self, heads: Tensor) -> "Bias":
-        """The bias of some of its heads; itself, if it is the same for all.
+        """Return the bias of some of its heads, or itself if it is the same for all; here it always raises.
 
         Args:
-            heads: int64, their numbers.
+            heads: int64, (heads,), the indices of the heads.
 
         Raises:
-            UnsupportedError: code `bias.heads-apart`, for a bias that cannot be taken apart.
+            UnsupportedError: code `bias.heads-apart`, for a class that cannot select heads.
         """
         raise UnsupportedError(
             "bias.heads-apart",
@@ -107,17 +111,17 @@ class Bias(Filed, ABC):
         )
 
     def within(self, dtype: torch.dtype) -> "Bias":
-        """Return the bias in the precision used for scores of `dtype`; itself if it holds no tensor."""
+        """Return the bias in the precision used for scores of `dtype`; here itself, unchanged."""
         return self
 
     def on(self, device: torch.device) -> "Bias":
-        """Return the bias with its tensors on a device, which saves a copy in each later use."""
+        """Return the bias with its tensors on a device, which saves a copy in each later use; here itself."""
         return self
 
     def to_dense(
         self, query_len: int, kv_len: int, *, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """The bias as a tensor that broadcasts to (batch, num_heads, query_len, kv_len).
+        """Return the bias as a tensor that broadcasts to (batch, num_heads, query_len, kv_len).
 
         Args:
             query_len: number of queries, in tokens.
@@ -137,7 +141,10 @@ class ByPair(Bias):
     """A bias that is computed pair by pair, by `at`."""
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
+        """Return the bias of a rectangle, by `at` for all of its pairs.
+
+        Arguments and shape are those of `Bias.block`.
+        """
         device = extent.device
         query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
         key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
@@ -149,7 +156,11 @@ class ByPair(Bias):
 
 
 def check_beside(numbers: Tensor, extent: Extent) -> None:
-    """Raise DtypeError or DeviceError if the tensor of a bias does not fit a query's dtype and device.
+    """Raise an error unless the tensor of a bias has the query's dtype or float32, and the query's device.
+
+    Args:
+        numbers: the tensor of the bias.
+        extent: the sizes of the call, with the dtype and device of the query.
 
     Raises:
         DtypeError, DeviceError: codes `bias.dtype` and `bias.device`.
@@ -176,11 +187,11 @@ class DenseBias(Bias, kind="dense_bias"):
 
     @property
     def numbers(self) -> Tensor | None:
-        """The tensor that the bias is made of, which may be trained, or None."""
+        """The tensor itself, which may require grad."""
         return self.tensor
 
     def check(self, extent: Extent) -> None:
-        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
+        """Raise ShapeError, DtypeError or DeviceError unless the tensor broadcasts to the call and fits the query."""
         shape = tuple(self.tensor.shape)
         full = extent[:4]
         if any(size not in (1, full_size) for size, full_size in zip(shape, full, strict=True)):
@@ -192,13 +203,16 @@ class DenseBias(Bias, kind="dense_bias"):
         check_beside(self.tensor, extent)
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
+        """Return a rectangle as a view of the tensor, (batch or 1, num_heads or 1, queries or 1, keys or 1)."""
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         return self.tensor[:, :, rows, columns]
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the tensor for the given pairs; an axis of size 1 is broadcast."""
+        """Return the entries of the tensor for the given pairs, (batch or 1, num_heads or 1, queries, keys).
+
+        An axis of size 1 is broadcast; arguments are those of `Bias.at`.
+        """
         batch, heads, rows, columns = self.tensor.shape
         samples = torch.arange(batch, device=self.tensor.device).view(-1, 1, 1, 1)
         head = torch.arange(heads, device=self.tensor.device).view(1, -1, 1, 1)
@@ -207,61 +221,64 @@ class DenseBias(Bias, kind="dense_bias"):
         return self.tensor[samples, head, row, column]
 
     def of_heads(self, heads: Tensor) -> Bias:
-        """Return the bias of the given heads; itself if it is the same for all heads."""
+        """Return the bias of the given heads, int64 indices; itself if it is the same for all heads."""
         if self.tensor.shape[1] == 1:
             return self
         return DenseBias(self.tensor.index_select(1, heads.to(self.tensor.device)))
 
     def describe(self) -> str:
-        """Return the bias as text, such as `alibi(8)`."""
+        """Return the shape as text, such as `<1 × 8 × 5 × 5>`."""
         return f"<{' × '.join(map(str, self.tensor.shape))}>"
 
 
 @dataclass(frozen=True, eq=False)
 class SumOfBiases(Bias, kind="sum_of_biases"):
-    """Two biases that are both added to the scores."""
+    """Two biases, `left` and `right`, that are both added to the scores.
+
+    It holds no tensor of its own (`numbers` is None).
+    """
 
     left: Bias
     right: Bias
 
     @property
     def requires_grad(self) -> bool:
-        """True if a tensor in the bias requires grad."""
+        """True if a tensor in either bias requires grad."""
         return self.left.requires_grad or self.right.requires_grad
 
     @property
     def may_hide(self) -> bool:
-        """True if the bias may contain −∞, which hides a key."""
+        """True if either bias may contain −∞, which hides a key."""
         return self.left.may_hide or self.right.may_hide
 
     def check(self, extent: Extent) -> None:
-        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
+        """Raise the error of the first of the two biases that does not fit a call of these sizes."""
         self.left.check(extent)
         self.right.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
-        """Return the bias in the precision used for scores of `dtype`."""
+        """Return the sum with both biases in the precision used for scores of `dtype`."""
         return SumOfBiases(self.left.within(dtype), self.right.within(dtype))
 
     def on(self, device: torch.device) -> Bias:
-        """Return the bias with its tensors on `device`."""
+        """Return the sum with the tensors of both biases on `device`."""
         return SumOfBiases(self.left.on(device), self.right.on(device))
 
     def of_heads(self, heads: Tensor) -> Bias:
-        """Return the bias of the given heads; itself if it is the same for all heads."""
+        """Return the sum of both biases of the given heads, int64 indices; raise if one of them cannot select heads."""
         return SumOfBiases(self.left.of_heads(heads), self.right.of_heads(heads))
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the bias for a range of queries and a range of keys: floating, four dimensions."""
+        """Return the sum of the blocks of both biases, as `Bias.block` describes."""
         return self.left.block(queries, keys, extent) + self.right.block(queries, keys, extent)
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the sum of both biases at the given pairs."""
+        """Return the sum of both biases at the given pairs, as `Bias.at` describes."""
         pairs = query_index, key_index, extent
         return self.left.at(*pairs) + self.right.at(*pairs)
 
     def describe(self) -> str:
-        """Return the bias as text, such as `alibi(8)`."""
+        """Return both descriptions, such as `alibi(8) + <1 × 1 × 5 × 5>`."""
         return f"{self.left.describe()} + {self.right.describe()}"
 
 
@@ -269,7 +286,8 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 class SelectedBias(ByPair):
     """Some rows, columns and heads of another bias, which keeps its own positions.
 
-    The arguments are those of `masks.selected.Selected`; made by `select_bias`.
+    query_len and kv_len are the lengths that the other bias is for. some_rows and some_columns are int64 indices into
+    these, some_heads a slice; None selects all. Made by `select_bias`.
     """
 
     bias: Bias
@@ -281,21 +299,21 @@ class SelectedBias(ByPair):
 
     @property
     def numbers(self) -> Tensor | None:
-        """The tensor that the bias is made of, which may be trained, or None."""
+        """The tensor that the whole bias is made of, which may require grad, or None."""
         return self.bias.numbers
 
     @property
     def requires_grad(self) -> bool:
-        """True if a tensor in the bias requires grad."""
+        """True if a tensor in the whole bias requires grad."""
         return self.bias.requires_grad
 
     @property
     def may_hide(self) -> bool:
-        """True if the bias may contain −∞, which hides a key."""
+        """True if the whole bias may contain −∞, which hides a key."""
         return self.bias.may_hide
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the whole bias at the selected queries, keys and heads."""
+        """Return the entries of the whole bias for indices into the selection, as `Bias.at` describes."""
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
         whole = extent._replace(query_len=self.query_len, kv_len=self.kv_len)
         added = self.bias.at(query, key, whole)
@@ -304,7 +322,7 @@ class SelectedBias(ByPair):
         return added[:, self.some_heads]
 
     def describe(self) -> str:
-        """Return the bias as text, such as `alibi(8)`."""
+        """Return the description of the whole bias, without the selection."""
         return self.bias.describe()
 
 
@@ -316,7 +334,17 @@ def select_bias(
     columns: Tensor | None = None,
     some_heads: slice | None = None,
 ) -> Bias:
-    """Return the bias of some rows, columns and heads of a bias for `lengths`, (query_len, kv_len)."""
+    """Return the bias of some rows, columns and heads of a bias for `lengths`, (query_len, kv_len).
+
+    None selects all. A tensor is indexed at once, but for axes of size 1; any other bias becomes a `SelectedBias`.
+
+    Args:
+        bias: the bias of the whole matrix.
+        lengths: the numbers of queries and of keys of the whole matrix.
+        rows: int64 indices of queries.
+        columns: int64 indices of keys.
+        some_heads: the slice of heads.
+    """
     if not isinstance(bias, DenseBias):
         return SelectedBias(bias, *lengths, rows, columns, some_heads)
     tensor = bias.tensor
@@ -330,7 +358,7 @@ def select_bias(
 
 
 def as_bias(bias: Tensor | Bias) -> Bias:
-    """Return the Bias for an argument, or raise an error.
+    """Return a Bias unchanged, or a floating tensor of two or four dimensions as one; raise an error for anything else.
 
     Raises:
         ArgumentTypeError: code `bias.type`, for what is neither a tensor nor a bias.

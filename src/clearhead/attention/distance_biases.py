@@ -18,7 +18,10 @@ MOST_HEADS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Alibi(ByPair, kind="alibi"):
-    """`-slope · |query position - key position|`, one slope per head."""
+    """`-slope · |query position - key position|`, one slope per head; the last query has the position of the last key.
+
+    `slopes` is (num_heads,), float32 or float64.
+    """
 
     slopes: Tensor
     follows: bool
@@ -26,16 +29,16 @@ class Alibi(ByPair, kind="alibi"):
 
     @property
     def numbers(self) -> Tensor | None:
-        """The tensor that the bias is made of, which may be trained, or None."""
+        """The slopes, (num_heads,), which may require grad."""
         return self.slopes
 
     @property
     def by_distance(self) -> bool:
-        """True: the bias of a pair depends only on the distance from query to key, for each head."""
+        """True: each head's bias depends on the distance from query to key alone."""
         return True
 
     def check(self, extent: Extent) -> None:
-        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
+        """Raise ShapeError unless there are num_heads slopes, DeviceError if given slopes are on another device."""
         _check_heads(self, len(self.slopes), (extent.num_heads,))
         if not self.follows and self.slopes.device != extent.device:
             raise DeviceError(
@@ -45,7 +48,10 @@ class Alibi(ByPair, kind="alibi"):
             )
 
     def within(self, dtype: torch.dtype) -> Bias:
-        """Return the bias in the precision used for scores of `dtype`."""
+        """Return the bias with float64 slopes for float64, float32 slopes otherwise; itself if it has these.
+
+        The slopes of the paper are computed again for float64, so that they are exact.
+        """
         wanted = torch.float64 if dtype == torch.float64 else torch.float32
         if self.slopes.dtype == wanted:
             return self
@@ -61,7 +67,7 @@ class Alibi(ByPair, kind="alibi"):
         return replace(self, slopes=self.slopes.to(device))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return −slope · |distance from query to key|, for each head and pair."""
+        """Return −slope · |distance| of each pair, (batch or 1, num_heads, queries, keys), on `key_index`'s device."""
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
         # Distances are whole numbers, exact in float32 up to 16 million tokens.
         position = (query_index + (extent.kv_len - extent.query_len)).to(slopes.dtype)
@@ -73,40 +79,46 @@ class Alibi(ByPair, kind="alibi"):
         return False
 
     def of_heads(self, heads: Tensor) -> Bias:
-        """Return the bias of the given heads; itself if it is the same for all heads."""
+        """Return the bias with the slopes of the given heads, int64 indices; those of the paper in float64."""
         # The slopes are taken from the paper's, not recomputed for fewer heads, so no digit is lost.
         exact = self.within(torch.float64) if self.follows else self
         assert isinstance(exact, Alibi)
         return replace(exact, slopes=exact.slopes[heads.to(exact.slopes.device)])
 
     def describe(self) -> str:
-        """Return the bias as text, such as `alibi(8)`."""
+        """Return the bias as text, such as `alibi(8)` for eight heads."""
         return f"alibi({self.slopes.shape[0]})"
 
 
 @dataclass(frozen=True, eq=False)
 class Relative(ByPair, kind="relative"):
-    """A number for each distance from query to key, one row per head."""
+    """A number for each distance from query to key, one row per head; the last query has the position of the last key.
+
+    `values` is floating, (num_heads or 1, 2 · reach + 1).
+    """
 
     values: Tensor
 
     @property
     def numbers(self) -> Tensor | None:
-        """The tensor that the bias is made of, which may be trained, or None."""
+        """The values, (num_heads or 1, 2 · reach + 1), which may require grad."""
         return self.values
 
     @property
     def by_distance(self) -> bool:
-        """True: the bias of a pair depends only on the distance from query to key, for each head."""
+        """True: each head's bias depends on the distance from query to key alone."""
         return True
 
     def check(self, extent: Extent) -> None:
-        """Raise ShapeError or DeviceError if the bias does not fit a call of these sizes."""
+        """Raise ShapeError unless values has 1 or num_heads rows.
+
+        DtypeError or DeviceError if it does not fit the query.
+        """
         _check_heads(self, len(self.values), (1, extent.num_heads))
         check_beside(self.values, extent)
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the value for the distance of each pair, clipped to the largest in `values`."""
+        """Return the value for the distance of each pair, clipped to ±reach: (…, num_heads or 1, queries, keys)."""
         reach = self.values.shape[1] // 2
         ahead = key_index - (query_index + (extent.kv_len - extent.query_len))
         place = ahead.clamp(-reach, reach) + reach
@@ -114,18 +126,18 @@ class Relative(ByPair, kind="relative"):
         return self.values[heads.view(1, -1, 1, 1), place]
 
     def of_heads(self, heads: Tensor) -> Bias:
-        """Return the bias of the given heads; itself if it is the same for all heads."""
+        """Return the bias of the given heads, int64 indices; itself if it has one row for all heads."""
         if len(self.values) == 1:
             return self
         return Relative(self.values[heads.to(self.values.device)])
 
     def describe(self) -> str:
-        """Return the bias as text, such as `alibi(8)`."""
+        """Return the bias as text, such as `relative(8 × 65)` for eight heads and 65 distances."""
         return f"relative({self.values.shape[0]} × {self.values.shape[1]})"
 
 
 def _check_heads(bias: Bias, heads: int, allowed: tuple[int, ...]) -> None:
-    """Raise ShapeError if a bias for `heads` heads does not fit a call; the last of `allowed` is the call's number."""
+    """Raise ShapeError unless `heads`, of the bias, is in `allowed`, whose last entry is the call's num_heads."""
     if heads not in allowed:
         raise ShapeError(
             "bias.heads",
@@ -174,21 +186,22 @@ def relative(values: Tensor) -> Bias:
 
 @with_hints
 def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias:
-    """Attention with linear biases (Press et al., 2022, https://arxiv.org/abs/2108.12409).
+    """Return the bias of attention with linear biases (Press et al., 2022, https://arxiv.org/abs/2108.12409).
 
     Each score is lowered by `slope · distance`, with the distance in tokens. As everywhere, the
-    last query sits on the last key. For n heads, n a power of two, the slopes are `2^(-8/n)`,
+    last query has the position of the last key. For n heads, n a power of two, the slopes are `2^(-8/n)`,
     `2^(-16/n)`, …; for another n those of the power of two below it, and then every second one of
-    the power of two above it, as the paper's code has it.
+    the power of two above it, as in the paper's code.
 
     Args:
         num_heads: how many heads to make slopes for.
-        slopes: floating, of shape (num_heads,), instead of the paper's; float32 and float64 stay so.
+        slopes: floating, of shape (num_heads,), instead of the paper's; 16-bit slopes become float32.
 
     Raises:
-        ArgumentError: code `alibi.heads`, unless exactly one of the two is given and has heads.
+        ArgumentError: code `alibi.heads`, unless exactly one of the two is given, with 1 to 65536 heads, or with
+            slopes that are floating, not empty and of one dimension.
         ArgumentTypeError: code `alibi.type`, for num_heads that is not a whole number; code
-            `slopes.type`, for slopes that are no tensor.
+            `slopes.type`, for slopes that are not a tensor.
 
     Example:
         >>> import torch, clearhead as ch
@@ -224,7 +237,7 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
 
 
 def _slopes(num_heads: int) -> list[float]:
-    """Return the slopes of the ALiBi paper, one per head, also where `num_heads` is not a power of two."""
+    """Return the `num_heads` slopes of the ALiBi paper, in the order of the heads, as `alibi` describes them."""
     below = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (head + 1) / below) for head in range(below)]
     if below < num_heads:

@@ -48,8 +48,8 @@ def attend(
         bias: floating, (query_len, kv_len) or (batch, num_heads, query_len, kv_len) with 1 for any
             size; added to the scores. Or a `Bias`, such as `alibi(num_heads)`.
         scale: what the scores are multiplied by; None is 1/√head_dim.
-        softcap: bound of the scaled scores, `softcap · tanh(score / softcap)`; None is no bound.
-        sinks: (num_heads,), a score per head that takes a share of the weights and gives nothing.
+        softcap: bound of the scaled scores, `softcap · tanh(score / softcap)`; None for no bound.
+        sinks: (num_heads,), a score per head that takes a share of the weights and has no value.
         dropout: probability, in [0, 1), of dropping a weight; the others grow by 1/(1 − dropout).
             It is applied whenever it is given.
         kernel: "auto", or the name of one; that one runs, or raises with every reason.
@@ -105,7 +105,7 @@ def plan(
 
     Returns:
         The kernel, what it will do, and for each other kernel the reason against it; `print` it.
-        With across=, also what each way of communication sends and holds; nothing is sent.
+        With across=, also what each method of communication sends and holds; nothing is sent.
 
     Raises:
         ClearheadError: for the input that `attend` refuses.

@@ -12,7 +12,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
-    """Return one line each for query, key and value: name, named sizes, dtype and device."""
+    """Return three lines, for query, key and value: the name, the named sizes, the dtype and the device."""
     return [
         f"query  {describe_tensor(query, QUERY_AXES)}",
         f"key    {describe_tensor(key, KEY_AXES)}",
@@ -21,12 +21,16 @@ def shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
 
 
 def listed(query: Tensor, key: Tensor, value: Tensor) -> str:
-    """Return the lines of `shapes` as one indented text that starts with a line break."""
+    """Return the lines of `shapes` as one text; each line is indented by two spaces and follows a line break."""
     return "".join(f"\n  {line}" for line in shapes(query, key, value))
 
 
 def mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeError | DeviceError:
-    """Return the error for the first mismatch of query, key and value, in the order a user looks."""
+    """Return, without raising it, the error for the first mismatch of query, key and value of four dimensions.
+
+    The order is: dtype, device, batch, head_dim, kv_len, value heads. If all of these fit, it is the error for
+    num_heads that is no multiple of num_kv_heads: the caller must know that something is wrong.
+    """
     shapes = listed(query, key, value)
     batch, num_heads, _, head_dim = query.shape
     _, num_kv_heads, kv_len, _ = key.shape
@@ -85,7 +89,9 @@ def mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeErr
 
 
 def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
-    """Raise ArgumentError for a bias by distance where queries and keys are different tokens.
+    """Raise an error for a bias that is not a tensor, with a mask whose queries and keys are different texts (`cross`).
+
+    Nothing is raised if either is None.
 
     Raises:
         UnsupportedError: code `bias.documents`.
@@ -99,7 +105,7 @@ def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
 
 
 def check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Check that sinks has shape (num_heads,) and the dtype and device of the query.
+    """Check that sinks has shape (num_heads,), the dtype of the query or float32, and the query's device.
 
     Raises:
         ArgumentTypeError, ShapeError, DtypeError, DeviceError: codes `sinks.type`, `sinks.layout`,

@@ -67,6 +67,7 @@ class Plan(Drawn):
     problem: str
 
     def __str__(self) -> str:
+        """Return lines: the kernel with how it runs, the problem, and a line for each reason against another kernel."""
         lines = [f"{self.kernel}: {self.how}"]
         lines += [f"  {line}" for line in self.problem.splitlines()]
         for name, reasons in self.reasons.items():
@@ -78,7 +79,7 @@ def kernel_named(kernel: str) -> Kernel | None:
     """Return the kernel of this name; None for "auto".
 
     Raises:
-        ArgumentError: code `kernel.name`, if there is none of that name.
+        ArgumentError: code `kernel.name`, if no kernel has that name, or the name is not a string.
     """
     if isinstance(kernel, str) and kernel == "auto":
         return None
@@ -93,15 +94,15 @@ def kernel_named(kernel: str) -> Kernel | None:
 
 
 def choose(problem: Problem, kernel: str = "auto") -> Kernel:
-    """Return the first kernel that can run a problem, or the named one; raise if that cannot run it.
+    """Return the first kernel that neither refuses a problem nor defers, or the named one; raise if that refuses it.
 
     Args:
         problem: the problem; the last kernel can run every one.
-        kernel: "auto" or a name.
+        kernel: "auto" or a name; a named kernel may defer and runs all the same.
 
     Raises:
-        UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
-        ArgumentError: code `kernel.name`, if there is none of that name.
+        UnsupportedError: code `kernel.refused`, with every reason, if the named kernel cannot run the problem.
+        ArgumentError: code `kernel.name`, if no kernel has that name.
     """
     chosen = kernel_named(kernel)
     if chosen is None:
@@ -116,7 +117,10 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
 
 
 def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> UnsupportedError:
-    """Return the error for a kernel that the caller named and that cannot run the problem, with one that can."""
+    """Return, without raising it, the error for a named kernel that refuses the problem.
+
+    It lists the kernels that can run it.
+    """
     able = [each.NAME for each in KERNELS if not each.refusals(problem)]
     best = choose(problem).NAME
     lines = [f'kernel="{kernel.NAME}" cannot run this problem.']
@@ -137,7 +141,11 @@ function of its context; `edit` is one."""
 
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
-    """Return the context, (batch, num_heads, query_len, value_head_dim), by the named or the chosen kernel."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), by the named or the chosen kernel.
+
+    If there are observers, each is called before the kernel, and what it returned is called afterwards, also after an
+    error; the editors may then replace the context. Without observers no editor is asked. Raises as `choose` does.
+    """
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)
@@ -156,7 +164,11 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
 
 
 def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
-    """Return the plan for a problem; arguments are those of `choose`."""
+    """Return the plan for a problem, without running it; arguments and errors are those of `choose`.
+
+    The reasons against another kernel are its refusals; without any, its reasons to defer, for "auto"; without these,
+    that another kernel was named, or that it comes after the chosen one.
+    """
     chosen = choose(problem, kernel)
     reasons: dict[str, tuple[str, ...]] = {}
     for other in KERNELS:

@@ -139,25 +139,25 @@ class Problem:
 
     @cached_property
     def spans(self) -> Spans | None:
-        """The runs of keys that each query sees; None without a mask, or if the mask has no spans."""
+        """The runs of keys that each query sees, computed once; None without a mask, or if the mask has no spans."""
         if self.mask is None:
             return None
         return self.mask.spans(self.extent)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that the result may depend on, other than those of the mask."""
+        """Query, key and value, and the sinks and the tensor of the bias if there are any."""
         bias = None if self.bias is None else self.bias.numbers
         return [x for x in (self.query, self.key, self.value, self.sinks, bias) if x is not None]
 
     @property
     def factor(self) -> float:
-        """The largest number that scores are multiplied by, at least 1, which must not make them overflow."""
+        """The largest factor of the scores before the softcap, at least 1, which must not make them overflow."""
         return stages.largest_factor(self.scale, self.softcap)
 
     @property
     def has_tangents(self) -> bool:
-        """True if a tensor has a forward-mode tangent."""
+        """True if one of `tensors` has a forward-mode tangent; False while PyTorch traces."""
         if not is_forward_mode() or is_tracing():
             return False
         return any(map(has_tangent, self.tensors))
@@ -168,7 +168,7 @@ class Problem:
         return all(is_plain(each) and is_concrete(each) for each in self.tensors)
 
     def replace(self, **changes: Any) -> "Problem":
-        """Return the problem with changed fields, which are not validated again.
+        """Return a new problem with changed fields, which are not validated again.
 
         The cached spans are kept unless the mask, a length or the device changes.
         """
@@ -186,13 +186,14 @@ class Problem:
         return self.replace(value=value, keys_finite=False)
 
     def is_one_graph(self, numbers: int, most: int) -> bool:
-        """Return True if all queries are computed at once because a loop over chunks would be unrolled.
+        """Return True if PyTorch traces and all queries are computed at once, as a loop would be unrolled.
 
-        A compiled graph, or an exported one, would then fit one length only.
+        A compiled or exported graph would then fit one length only. True while exporting, with gradients, or for
+        `numbers` ≤ `most`.
 
         Args:
             numbers: the count of numbers that all queries at once hold in memory.
-            most: the largest count allowed, unless autograd stores those of all chunks anyway.
+            most: the largest count allowed.
         """
         if not is_tracing():
             return False
@@ -200,28 +201,28 @@ class Problem:
         return is_exporting() or (torch.is_grad_enabled() and trained) or numbers <= most
 
     def restore(self, tensor: Tensor) -> Tensor:
-        """Return a result without the leading axes that the user's query lacks."""
+        """Return a result, (batch, num_heads, …), without the leading axes, of size 1, that the user's query lacks."""
         return tensor if self.dims == 4 else tensor.reshape(tensor.shape[4 - self.dims :])
 
     def visible(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
-        """Return the mask, or a rectangle of it, as a bool tensor of four dimensions; None without a mask."""
+        """Return the mask, or a rectangle of it: bool, (batch or 1, heads or 1, queries, keys); None without a mask."""
         return None if self.mask is None else self._rectangle(self.mask, queries, keys)
 
     def bias_block(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
-        """Return the bias, or a rectangle of it, as a tensor of four dimensions; None without a bias."""
+        """Return the bias, or a rectangle of it, in four dimensions, any of size 1; None without a bias."""
         if self.bias is None:
             return None
         return self._rectangle(self.bias, queries, keys)
 
     def _rectangle(self, part: Mask | Bias, queries: slice | None, keys: slice | None) -> Tensor:
-        """Return a rectangle of the mask or of the bias; None for queries or keys means all."""
+        """Return a rectangle of the mask or bias, of four dimensions; None for queries or keys means all."""
         extent = self.extent
         queries = slice(0, extent.query_len) if queries is None else queries
         keys = slice(0, extent.kv_len) if keys is None else keys
         return part.block(queries, keys, extent)
 
     def describe(self) -> str:
-        """Return a text with the names and sizes of the axes of each tensor, and the options that are set."""
+        """Return four lines: query, key and value with named sizes, then the scale and the options that are set."""
         options = [f"mask={self.mask.describe()}"] if self.mask is not None else []
         options += [f"bias={self.bias.describe()}"] if self.bias is not None else []
         options += [f"scale={self.scale:.6g}"]
@@ -251,7 +252,7 @@ FIELDS = tuple(each.name for each in fields(Problem))
 
 
 def _validated(**values: Any) -> Problem:
-    """Return a Problem from valid fields; its `__init__` takes as long as all checks, and Dynamo traces this."""
+    """Return a Problem from all of its fields, unchecked; `__init__` takes as long as all checks."""
     if torch.compiler.is_compiling():
         return Problem(**values)
     problem = object.__new__(Problem)
@@ -274,8 +275,10 @@ def make_problem(
 ) -> Problem:
     """Return the validated problem of a call, or raise an error that names the argument, before any computation.
 
+    Tensors get four dimensions and the dtype of autocast. A full mask and a dropout of 0 become None.
+
     Raises:
-        ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: by argument.
+        ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError, UnsupportedError: by argument.
 
     Example:
         >>> import torch
@@ -343,11 +346,7 @@ def make_problem(
 
 
 def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Raise an error if four-dimensional query, key and value do not fit each other.
-
-    Raises:
-        ShapeError, DtypeError, DeviceError: for the first mismatch.
-    """
+    """Raise ShapeError, DtypeError or DeviceError for the first mismatch of four-dimensional query, key and value."""
     batch, num_heads, _, head_dim = query.shape
     key_batch, num_kv_heads, kv_len, key_dim = key.shape
     value_batch, value_heads, value_len, _ = value.shape
@@ -368,7 +367,7 @@ def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast as PyTorch's own attention does under autocast; float64 keeps its precision there too.
+    """Cast to the autocast dtype; unchanged without autocast, or if one is float64 or not floating.
 
     Example:
         >>> with torch.autocast("cpu", torch.bfloat16):
@@ -384,7 +383,7 @@ def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return query, key and value with four dimensions, or raise ShapeError."""
+    """Return all with leading axes of size 1, up to four axes; raise ShapeError unless all have the same 2 to 4."""
     dims = query.ndim
     if not 2 <= dims <= 4 or key.ndim != dims or value.ndim != dims:
         raise ShapeError(

@@ -6,8 +6,8 @@ tensor. Their entries are read in each call, for what is not finite. A call that
 traces, transforms or lowers is made in full.
 """
 
-import functools
 from collections.abc import Callable, Hashable
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -22,8 +22,8 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
-from clearhead.attention.kernels._by_scores import context_by_scores
-from clearhead.attention.kernels._fused_gradients import FirstDerivatives
+from clearhead.attention.kernels._by_scores import context_by_scores, fits
+from clearhead.attention.kernels._fused_gradients import refuse_second
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
 from clearhead.attention.planning import observers
@@ -38,11 +38,16 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 
 class _Call(NamedTuple):
-    """A checked call: the keys that it reads, None for all, and the mask tensor for others."""
+    """The result of the checks of a small call, from which an equal call is repeated.
+
+    `keys` is the slice of keys to read, None for all. `by_scores` is True for two products around a
+    softmax, else `causal` and `scale` are arguments of PyTorch's fused call. `factor` is that of the
+    problem, by which the check for finite inputs multiplies; `extent` has the sizes.
+    """
 
     keys: slice | None
     causal: bool
-    grouped: bool
+    by_scores: bool
     shown: tuple[Tensor | None, Tensor | None] | None
     """The mask and the queries that see something, as `shown_small` returns them; None if read in each call."""
     scale: float
@@ -51,9 +56,14 @@ class _Call(NamedTuple):
 
 
 def remembering(attend: Attend) -> Attend:
-    """Return `attend` wrapped so that repeated equal small calls skip checks and planning from the third on."""
+    """Return `attend` wrapped so that repeated equal small calls skip checks and planning from the third on.
 
-    @functools.wraps(attend)
+    The first call of a kind marks its key in `small.KEPT`, and the second stores there its `_Call`, or False if it
+    cannot be repeated. Calls with sinks, dropout, a kernel or across, with observers, with subclasses of Tensor or
+    masks of another class than those of `small.NUMBERS`, and compiled calls always run `attend` in full.
+    """
+
+    @wraps(attend)
     def remembered(
         query: Tensor,
         key: Tensor,
@@ -65,6 +75,7 @@ def remembering(attend: Attend) -> Attend:
         softcap: float | None = None,
         **options: Any,
     ) -> Tensor:
+        """Repeat a cached call without checks, or call `attend` in full; arguments and result are those of `attend`."""
         given = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
         alike = type(query) is type(key) is type(value) is Tensor
         is_known = mask is None or type(mask) in small.NUMBERS
@@ -94,12 +105,9 @@ def remembering(attend: Attend) -> Attend:
                 added = _small_bias(cast(Alibi, bias), call.extent)
                 visible = added if visible is None else added.where(visible, -torch.inf)
             context = None
-            if softcap is not None:
+            if call.by_scores:
                 context = context_by_scores(query, keys, values, call.scale, visible, softcap)
             elif short_together(query, keys, values, call.factor):
-                followed = query.requires_grad or key.requires_grad or value.requires_grad
-                if followed and torch.is_grad_enabled():
-                    query, keys, values = FirstDerivatives.apply(query, keys, values)
                 context = F.scaled_dot_product_attention(
                     query,
                     keys,
@@ -108,8 +116,10 @@ def remembering(attend: Attend) -> Attend:
                     0.0,
                     call.causal,
                     scale=call.scale,
-                    enable_gqa=call.grouped,
+                    enable_gqa=query.shape[1] != key.shape[1],
                 )
+                if context.grad_fn is not None:
+                    context.grad_fn.register_hook(partial(refuse_second, (query, keys, values)))
             if context is not None:
                 return context if seen is None else context.masked_fill(~seen, 0.0)
         context = attend(query, key, value, **given)
@@ -125,7 +135,11 @@ def remembering(attend: Attend) -> Attend:
 
 
 def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Hashable | None:
-    """Return a hashable key for the options of a call; None for a call that must be checked in full."""
+    """Return a hashable key for the options of a call; None for a call that must be checked in full.
+
+    None is returned if scale or softcap is neither a float nor None, and for a bias other than alibi with the slopes of
+    the paper for a float32 query, or with a softcap.
+    """
     if not {type(scale), type(softcap)} <= {float, type(None)}:
         return None
     if bias is None:
@@ -142,12 +156,16 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
-    """Return a checked call that can be repeated; None if it is not small, or needs more than one fused call."""
-    shape = query.shape
-    if not (query.ndim == 4 and key.numel() and shape[3] == value.shape[3]):
+    """Return a checked call that can be repeated, or None; raise as `make_problem` does.
+
+    None if the tensors have not four dimensions or an empty key, if their widths differ or their rows overlap or have
+    strides, for a scale ≤ 0, a 16-bit query with softcap, a larger mask than a small call has, more keys unless two
+    products compute the call, and where the mask needs more than one fused call. Nothing is computed.
+    """
+    if not (query.ndim == 4 and key.numel() and query.shape[3] == value.shape[3]):
         return None
     strides = [tensor.stride() for tensor in (query, key, value)]
-    if any(step != 1 or row < shape[3] for *_, row, step in strides):
+    if any(step != 1 or row < query.shape[3] for *_, row, step in strides):
         return None
     problem = make_problem(query, key, value, **given)
     if problem.scale <= 0:
@@ -162,37 +180,42 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
         masked, causal, keys = piece.masked, piece.causal, None if piece.whole else piece.keys
     elif by_scores and (query.dtype not in (torch.float32, torch.float64)):
         return None  # a product in 16 bits would round the scores
-    if (key if keys is None else key[:, :, keys]).numel() > SMALL:
-        return None
+    read = slice(None) if keys is None else keys
+    key, value = key[:, :, read], value[:, :, read]
+    if key.numel() > SMALL:
+        by_scores = True
+        if not is_plain or masked or causal or not fits(query, key, value, False):
+            return None
     if (masked or not is_plain) and problem.query_len * problem.kv_len > small.MOST_PAIRS:
         return None
     shown = (None, None)
     if masked:
         assert problem.mask is not None
         shown = None if has_tensor(problem.mask) else shown_small(problem.mask, problem.extent)
-    grouped = query.shape[1] != key.shape[1]
-    return _Call(keys, causal, grouped, shown, problem.scale, problem.factor, problem.extent)
+    return _Call(keys, causal, by_scores, shown, problem.scale, problem.factor, problem.extent)
 
 
 def _small_bias(bias: Alibi, extent: Extent) -> Tensor:
-    """Return the bias of a small call as a tensor, which the bias caches."""
+    """Return the bias of a small call as a tensor, (1, num_heads, query_len, kv_len).
+
+    It is cached on the bias by lengths.
+    """
     asked = extent.query_len, extent.kv_len
     answers = vars(bias).setdefault(ANSWERS, {})
     if asked not in answers:
         with torch.inference_mode(False):
-            whole = slice(0, extent.query_len), slice(0, extent.kv_len)
-            put(answers, asked, bias.block(*whole, extent))
+            put(answers, asked, bias.block(slice(0, asked[0]), slice(0, asked[1]), extent))
     return answers[asked]
 
 
 def wants_gradient(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return True if autograd records a call of these tensors."""
+    """Return True if grad mode is on and one of these tensors requires grad."""
     followed = query.requires_grad or key.requires_grad or value.requires_grad
     return followed and torch.is_grad_enabled()
 
 
 def is_untransformed(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return True for tensors on the CPU if nothing lowers, traces or transforms the call."""
+    """Return True if all are on the CPU, without autocast, torch.func, torch.jit.trace and forward mode."""
     return (
         query.is_cpu
         and key.is_cpu

@@ -144,7 +144,10 @@ def check(
 
 
 def _makes(found: Any, args: Mapping[str, Any] | None) -> bool:
-    """True for a function that can be called with args alone, so that it makes what is checked."""
+    """Return True for a function that can be called with args alone, so that it makes the subject.
+
+    False for a class, a function with *args or a required parameter that is not in args, and anything else.
+    """
     if not inspect.isfunction(found):
         return False
     parameters = inspect.signature(found).parameters.values()
@@ -162,7 +165,10 @@ def _guessing(
     promised: Contract,
     seed: int,
 ) -> tuple[Report, str]:
-    """Return the report and the calling convention used; it falls back to "x2d" if `takes` was inferred."""
+    """Return the report and the calling convention used; it falls back to "x2d" if `takes` was inferred.
+
+    The fallback is tried only if a call with "x" fails (`check.call`). Raises ModelError if that fails too.
+    """
     try:
         return _reported(subject, how, args, promised, seed), how
     except ModelError as error:
@@ -177,7 +183,10 @@ def _guessing(
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """The block with what is global left alone, and no end of the program taken for a report."""
+    """Restore the global state that a check may change after this block, and translate errors of the checked code.
+
+    SystemExit becomes a ModelError (`check.exit`), a lack of memory TooLargeError (`memory.full`).
+    """
     try:
         with within_memory("Declare smaller sizes."), undisturbed():
             yield
@@ -192,9 +201,13 @@ def _graded(
     sizes: Mapping[str, int] | None,
     seed: int,
 ) -> Report:
-    """The report of a lesson."""
+    """Return the report of a subject in a lesson: on unwritten functions, if there are any, else on the graded code.
+
+    Raises ArgumentTypeError or ModelError if the subject is not what the lesson grades.
+    """
 
     def core(thing: Any, promised: Mapping[str, Any]) -> Report:
+        """Return the plain report of `check` on a candidate, with these declarations."""
         declared = contract_of(None, {**row.sizes, **(sizes or {})}, promised)
         found, how = lessons.called(thing, row)
         return _reported(found, how, args, declared, seed, tables=row.number < lessons.BATCHES)
@@ -206,7 +219,7 @@ def _graded(
 
 
 def _not_begun(subject: Any) -> Report | None:
-    """The report of what is not written yet; None of what is."""
+    """Return a report with the functions that are not written yet; None if there are none."""
     stubs = stubs_of(subject)
     if not stubs:
         return None
@@ -223,7 +236,12 @@ def _reported(
     *,
     tables: bool = False,
 ) -> Report:
-    """Return the report under one calling convention; raise ModelError if a call fails or multiplies no inputs."""
+    """Return the report under one calling convention; with a declared `world` the report on ranks.
+
+    Raises ModelError if the subject cannot be made or called, and, code `check.part`, for a function of x that
+    multiplies no inputs with each other. With `tables` functions of "qkv" and of parts get matrices without batch and
+    heads.
+    """
     found = prepare(subject, how, args, promised, seed)
 
     with left_alone(found):
@@ -244,7 +262,11 @@ def _reported(
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
-    """Return the subject and how it is called: as declared, else by its parameters, else "x"."""
+    """Return the subject, imported if it is a path, and how it is called.
+
+    That is `takes` if it is not None, "qkv" for ranks, the part of attention that a function's parameters name, the
+    first convention that the parameters suggest ("x" instead of "x2d"), or "x".
+    """
     found = located(subject) if isinstance(subject, str) else subject
     if takes is not None:
         return found, takes
@@ -259,12 +281,12 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
 
 
 def is_part(evidence: Evidence) -> bool:
-    """True if nothing that depends on the inputs is multiplied with each other, so that nothing attends."""
+    """Return True if a call ended and multiplied no two tensors that depend on the inputs, so that nothing attends."""
     return evidence.settled.error is None and evidence.lines.ended and not evidence.lines.multiplied
 
 
 def exited(error: SystemExit) -> ModelError:
-    """The error for code that ends the program."""
+    """Return the ModelError, code `check.exit`, for code that ends the program."""
     return ModelError(
         "check.exit", f"what is checked ended the program, by sys.exit({shown(error.code)})."
     )
@@ -273,7 +295,11 @@ def exited(error: SystemExit) -> ModelError:
 def contract_of(
     contract: Contract | None, sizes: Mapping[str, int] | None, declared: Mapping[str, Any]
 ) -> Contract:
-    """The contract, from one or from keywords, with the sizes in it."""
+    """Return the contract, from one or from keywords, with `sizes` added to its own, which they override.
+
+    Raises ArgumentTypeError for an unknown keyword or a wrong type, and ArgumentError if both a contract and keywords
+    are given, or for a field that makes no sense.
+    """
     unknown = sorted(set(declared) - set(FIELDS))
     if unknown:
         raise ArgumentTypeError(

@@ -133,7 +133,7 @@ class Contract:
                 )
 
     def _check_documents(self) -> None:
-        """Raise ArgumentTypeError or ShapeError unless None, callable or (tokens,), whose length sizes stores."""
+        """Raise ArgumentTypeError or ShapeError unless None, callable or (tokens,); add their number to `sizes`."""
         if self.documents is None or callable(self.documents):
             return
         if not isinstance(self.documents, Tensor):
@@ -186,7 +186,7 @@ class Contract:
             )
 
     def _check_choices(self) -> None:
-        """Raise ArgumentError if empty_row, padded_queries or dtypes has a value that is not supported."""
+        """Raise ArgumentError if empty_row or padded_queries is unknown, or dtypes is no tuple of floating dtypes."""
         if self.empty_row is not None and self.empty_row not in EMPTY_ROWS:
             raise ArgumentError(
                 "empty-row.value",
@@ -244,13 +244,19 @@ class Contract:
         return self.window is not None or self.documents is not None
 
     def documents_of(self, tokens: int) -> Tensor | None:
-        """Return the document of each token, (tokens,), or None if no documents are declared."""
+        """Return the document of each token, (tokens,), or None if no documents are declared.
+
+        A declared tensor is cut to the first tokens, and may be shorter; a declared function is called.
+        """
         if self.documents is None or isinstance(self.documents, Tensor):
             return None if self.documents is None else self.documents[:tokens]
         return self.documents(tokens)
 
     def heads(self) -> tuple[int | None, int | None]:
-        """num_heads and num_kv_heads, from the fields or from the sizes."""
+        """Return num_heads and num_kv_heads, each None if unknown.
+
+        They are from the fields, else from the sizes; num_heads is also read off the slopes, the sinks or the bias.
+        """
         num_heads = self.num_heads or self.sizes.get("num_heads")
         if num_heads is None:
             slopes = self.alibi_slopes if self.alibi_slopes is not None else self.sinks

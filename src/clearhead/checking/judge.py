@@ -32,7 +32,10 @@ DECLARED = {
 
 
 def required(evidence: Evidence) -> tuple[str, ...]:
-    """The topics that must be verified for this evidence to be right."""
+    """Return the topics that must be verified for this evidence to be right, each once.
+
+    These are fixed topics of its kind, and those of the fields that are declared.
+    """
     always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
     found = [topic for topics in always for topic in topics]
     for topic, names in DECLARED.items():
@@ -52,7 +55,10 @@ def required(evidence: Evidence) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Judged:
-    """The result of one rule: a code with the verdict on it, or the code that excluded it."""
+    """The result of one rule: a code with the verdict on it, or the code `by` that excluded it.
+
+    `verdict` is None if the rule was excluded, or does not apply (then `by` is "").
+    """
 
     rule: Rule
     code: str
@@ -61,7 +67,12 @@ class Judged:
 
 
 def judge(evidence: Evidence) -> tuple[Judged, ...]:
-    """Ask every rule in order; an error of the call is raised."""
+    """Ask every rule in order, and return the results; rules for other kinds of evidence are left out.
+
+    A rule is not asked if an earlier mistake excludes it, and a law if there is any mistake. If the call failed, only
+    the rules of the call are asked, and unless one finds a mistake the error is raised. All answers are Unknown if
+    parameters were never filled.
+    """
     judged: list[Judged] = []
     excluded: dict[str, str] = {}
     names = unfilled(evidence.given)

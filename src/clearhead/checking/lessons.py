@@ -22,10 +22,11 @@ SEVERAL_HEADS = 10
 
 
 def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
-    """The row of a lesson, which declares all that there is to declare.
+    """Return the row of a lesson, which declares all that there is to declare.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `check.lesson`.
+        ArgumentTypeError: code `check.lesson`, for a lesson that is no whole number.
+        ArgumentError: code `check.lesson`, for a number without a lesson, or if anything in `given` is not None.
     """
     number = None if isinstance(lesson, bool) else as_int(lesson)
     if number is None:
@@ -47,10 +48,10 @@ def row_of(lesson: Any, given: Mapping[str, Any]) -> LessonRow:
 
 
 def promises_of(row: LessonRow, thing: Any) -> tuple[Mapping[str, Any], ...]:
-    """The promises that a thing may make in a lesson, the likeliest first.
+    """Return the promises that a subject may make in a lesson, as fields of a contract, the likeliest first.
 
-    A class hides the future where its constructor asks for the length of the context, whose mask it is; a function
-    that rotates has one layout, that of the lesson.
+    A class of lesson 10 hides the future if its constructor asks for the length of the context; a function has one
+    promise, the first.
     """
     first = {**row.contract, **row.named.get(getattr(thing, "__name__", type(thing).__name__), {})}
     made = (first, *row.either)
@@ -61,7 +62,7 @@ def promises_of(row: LessonRow, thing: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def called_with(row: LessonRow) -> str:
-    """Say in words how the graded thing is called."""
+    """Return in words how the graded code is called, for an error."""
     if row.made:
         return f"made with {row.made} and called with {row.calls[0]}"
     if not row.takes:
@@ -73,11 +74,11 @@ def called_with(row: LessonRow) -> str:
 
 
 def graded(subject: Any, row: LessonRow) -> Any:
-    """The thing to grade: found in a file, and of the right kind.
+    """Return the object to grade: found in a file, and of the right kind.
 
     Raises:
-        ModelError: code `check.name`, for a file that defines none of it, or two.
-        ArgumentTypeError: code `check.lesson`, for another kind of thing.
+        ModelError: code `check.name`, for a file that defines none of it, or several.
+        ArgumentTypeError: code `check.lesson`, for an object of another kind.
     """
     found = subject
     if isinstance(subject, str):
@@ -114,7 +115,11 @@ def _kind(found: Any) -> str:
 
 
 def _found_in(file: str, row: LessonRow) -> Any:
-    """Return the object in a file that a lesson grades; raise ModelError if there is none, or more than one."""
+    """Import a file, and return the object in it that a lesson grades.
+
+    Names of the lesson come first, then any; a function that a class of the file calls does not count. Raises
+    ModelError if there is none, or more than one.
+    """
     module = imported(file)
     own = defined(module)
     mine = [name for name in row.names if name in own] or own
@@ -131,7 +136,11 @@ def _found_in(file: str, row: LessonRow) -> Any:
 
 
 def called(found: Any, row: LessonRow) -> tuple[Any, str]:
-    """What is called, and its `takes`: for a function that rotates rows, attention that rotates query and key by it."""
+    """Return the callable to check and its `takes`.
+
+    For a function that rotates rows this is attention that rotates query and key by it, with "qkv"; else the object
+    itself.
+    """
     if inspect.isroutine(found) and row.names[0] == "rotate":
         return _rotating(found), "qkv"
     return found, row.takes
@@ -141,6 +150,7 @@ def _rotating(rotate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """Return attention over query, key and value that rotates query and key by the given function."""
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the context; with fewer queries than keys they are the last ones."""
         # The last query belongs to the last key.
         before = key.shape[-2] - query.shape[-2]
         placed = nn.functional.pad(query, (0, 0, before, 0))

@@ -23,8 +23,8 @@ class Captured(nn.Module):
     """A module, called with other tokens and with the other arguments of one call.
 
     Args:
-        inner: the module.
-        arguments: of the call, by name.
+        inner: the module, which is used as it is.
+        arguments: of the call, by name; cache objects among them become None.
         names: those that are replaced, query first; one tensor may have several names.
     """
 
@@ -51,21 +51,24 @@ class Captured(nn.Module):
 
     @property
     def takes(self) -> str:
-        """Return the value of `takes` for this call."""
+        """The calling convention: "x", "x,mask", "x,context" or "qkv"."""
         if len(self.names) == 2 and self.inputs[1].ndim == 2:
             return "x,mask"
         return {1: "x", 2: "x,context", 3: "qkv"}[len(self.names)]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors of the call that are replaced."""
+        """The tensors of the call that are replaced, with the batch first."""
         found = (self.arguments[each[0]] for each in self.names)
         return tuple(
             each.transpose(0, 1) if self.first and each.ndim == 3 else each for each in found
         )
 
-    def forward(self, *tensors: Tensor) -> Any:
-        """Call the module with other tokens, and return its output and what came with it."""
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, Any]:
+        """Call the module with other tokens, batch first; return (output, the second value that it returned or None).
+
+        A bool mask (batch, tokens), True at real tokens, is brought to the form of the call's own mask.
+        """
         x = tensors[0]
         made = {name: self._fitted(each, x) for name, each in self.arguments.items()}
         for names, tensor in zip(self.names, tensors, strict=True):
@@ -76,7 +79,11 @@ class Captured(nn.Module):
         return (output.transpose(0, 1) if self.first else output), rest
 
     def _fitted(self, value: Any, x: Tensor) -> Any:
-        """An argument of the call for another batch and fewer tokens: its axes of their sizes are cut."""
+        """Return an argument of the call for the batch, the dtype and the number of tokens of x.
+
+        Axes as long as the call's tokens are cut, a first axis as long as its batch is expanded; tuples and lists are
+        rebuilt, other values are returned unchanged.
+        """
         if isinstance(value, tuple | list):
             return type(value)(self._fitted(each, x) for each in value)
         if not isinstance(value, Tensor):
@@ -95,18 +102,18 @@ class Captured(nn.Module):
 
 
 def _masked(like: Tensor, real: Tensor) -> Tensor:
-    """Return a mask of real tokens as a call had it: added to the scores, or with padding as what is rarer."""
+    """Return bool `real` as a mask in the form of `like`: added to the scores, or with padding as the rarer value."""
     if like.is_floating_point():
         return torch.zeros(real.shape, dtype=like.dtype).masked_fill(~real, -torch.inf)
     return (real if like.double().mean() >= 0.5 else ~real).to(like.dtype)
 
 
 def captured(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Captured]]:
-    """Yield the modules of a model that ran on tokens in one call, with their names, inner ones first.
+    """Yield (name, module) for the modules of a model that ran on tokens in one call, inner ones first.
 
     Args:
-        model: the model, which is copied and called in evaluation mode.
-        inputs: a tensor, a tuple or a dict: the arguments of the call.
+        model: the model, which is copied; the copy is called in evaluation mode without gradient.
+        inputs: the arguments of the call: a tuple, a dict of keywords, or anything else as the only one.
 
     Raises:
         Exception: what the call raises.
@@ -116,6 +123,7 @@ def captured(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Captured]]:
     calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def kept(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Store the arguments of the first call of a module."""
         calls.setdefault(module, (args, kwargs))
 
     args, kwargs = (), {}
@@ -137,7 +145,11 @@ def captured(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Captured]]:
 
 
 def _of_tokens(module: nn.Module, arguments: dict[str, Any]) -> Captured | None:
-    """A module with the arguments of a call, if it was called with vectors of tokens; None otherwise."""
+    """Return a module with the arguments of a call, if it was called with vectors of tokens; None otherwise.
+
+    Three tensors of four axes are query, key and value; one or two of three axes are x and a context; a mask of x's
+    tokens is replaced too.
+    """
     tensors = {name: each for name, each in arguments.items() if isinstance(each, Tensor)}
     vectors = [n for n, each in tensors.items() if each.is_floating_point() and each.ndim in (3, 4)]
     groups: dict[int, list[str]] = {}
@@ -168,12 +180,14 @@ def of_own_call(
 ) -> Report:
     """Return one report about every attention that ran in a call of a model.
 
+    The report of the error if the call raises.
+
     Args:
-        model: what is called.
+        model: the model, which is copied.
         inputs: the arguments of its call.
         contract: what every attention in it promises.
         seed: of the inputs of the checks.
-        reported: the check of one of them.
+        reported: checks one of them. A ModelError of it becomes a report that is not judged.
 
     Raises:
         ModelError: code `check.inputs`, if it is no model, or no module in it attends.
@@ -209,9 +223,13 @@ def of_own_call(
 
 
 def _joined(name: str, reports: Mapping[str, Report]) -> Report:
-    """Return one report: what several attentions have in common is said once, with their names."""
+    """Return one report of several attentions.
+
+    Equal findings and remarks appear once, with the names of the attentions. Sizes and place are those of the first.
+    """
 
     def said(texts: Callable[[Report], Sequence[str]]) -> tuple[str, ...]:
+        """Return the remarks of all reports, each once, with the names of those that have it unless all do."""
         where: dict[str, list[str]] = {}
         for place, report in reports.items():
             for text in texts(report):

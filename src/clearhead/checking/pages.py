@@ -38,11 +38,11 @@ STYLE = """
 
 
 def page(title: str, *sections: str) -> str:
-    """Return a page of its own, which loads nothing; light or dark as the reader's screen is.
+    """Return an HTML document that loads nothing, light or dark by the reader's setting.
 
     Args:
         title: of the page.
-        sections: as reports draw themselves.
+        sections: HTML, as `section` returns it.
     """
     head = [
         element("meta", name="viewport", content="width=device-width"),
@@ -53,7 +53,10 @@ def page(title: str, *sections: str) -> str:
 
 
 def section(report: "Report") -> str:
-    """Return what a notebook shows of a report."""
+    """Return a report as an HTML element with its style, for a notebook.
+
+    What was not judged is left out if there are findings.
+    """
     parts = [element("h3", element("code", report.name), f": {report.summary}")]
     parts += [_finding(each) for each in report.findings]
     for kind, texts in (
@@ -68,7 +71,7 @@ def section(report: "Report") -> str:
 
 
 def _remark(text: str) -> list[str]:
-    """One line, and a drawing below it if there is one."""
+    """Return the children of a list item: the first line, and a <pre> of the other lines if there are any."""
     first, newline, drawing = text.partition("\n")
     return [first, element("pre", drawing, tabindex=0)] if newline else [first]
 

@@ -24,8 +24,8 @@ RIGHT, WRONG, NOT_JUDGED, NOT_BEGUN = "right", "wrong", "not judged", "not begun
 class Finding:
     """One mistake: its name, what it does, the measurement, and the line that is likely wrong.
 
-    `place` is file and line of the operation that it is about, where there is one; `read` is the lesson to
-    read again, where one was asked for.
+    `place` is file and line of the operation that it is about, None if unknown; `read` is the lesson to read again, ""
+    outside of lessons; `also` are other codes that fit the measurement.
 
     Example:
         >>> def unscaled(query, key, value):
@@ -107,7 +107,7 @@ class Report(Drawn):
 
     @property
     def summary(self) -> str:
-        """The outcome in words."""
+        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun"."""
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
         if self.unwritten:
@@ -123,10 +123,10 @@ class Report(Drawn):
         )
 
     def explain(self, code: str) -> str:
-        """Why a mistake was reported, or was not.
+        """Return a sentence: why a mistake was reported, or was not.
 
         Raises:
-            ArgumentError: code `check.code`, for a name that no rule has.
+            ArgumentError: code `check.code`, for a code of no rule that was asked.
         """
         mine = [each for each in self.asked if each[0] == code]
         if not mine:
@@ -144,7 +144,10 @@ class Report(Drawn):
         return f"{code} was not reported: {'; '.join(reasons)}."
 
     def text(self, *, everything: bool = False) -> str:
-        """The report as text; with `everything` all that is told and skipped."""
+        """Return the report as text; with `everything` also what was skipped, and all remarks instead of three lines.
+
+        What was not judged is left out if there are findings.
+        """
         lines = [line for finding in self.findings for line in _lines(finding)]
         lines += [f"· not begun   {each}" for each in self.unwritten]
         remarks = [f"✓ {each}" for each in self.passed]
@@ -164,22 +167,22 @@ class Report(Drawn):
         return self.text()
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as what JSON knows."""
+        """Return the report as a dict of JSON's types: its attributes, outcome and ok, and for each finding `see`."""
         whole = asdict(self) | {"outcome": self.outcome, "ok": self.ok, "sizes": dict(self.sizes)}
         for finding, made in zip(self.findings, whole["findings"], strict=True):
             made["see"] = finding.see
         return whole
 
     def to_json(self) -> str:
-        """The report as JSON: its attributes, and outcome and ok."""
+        """Return the report as JSON text of `as_dict`."""
         return as_json(self.as_dict())
 
     def to_sarif(self) -> str:
-        """The report as SARIF 2.1.0, which code hosts show next to the line."""
+        """Return the report as SARIF 2.1.0, which code hosts show next to the line."""
         return sarif([self])
 
     def to_html(self) -> str:
-        """The report as a page of its own, light or dark, which loads nothing."""
+        """Return the report as an HTML document, light or dark, which loads nothing."""
         return page(f"check: {self.name}", self._repr_html_())
 
     def _repr_html_(self) -> str:
@@ -188,7 +191,10 @@ class Report(Drawn):
 
 
 def sarif(reports: Sequence[Report]) -> str:
-    """Reports as SARIF 2.1.0: mistakes are errors, what was not judged is a note."""
+    """Return reports as one SARIF 2.1.0 text.
+
+    Mistakes are errors; what follows from one, and what was not judged in a report without findings, is a note.
+    """
     rules = dict.fromkeys(finding.code for report in reports for finding in report.findings)
     results = []
     for report in reports:
@@ -234,7 +240,7 @@ def _locations(place: tuple[str, int] | None) -> list[dict[str, Any]]:
 
 
 def _uri(file: str) -> str:
-    """A file as code hosts want it, relative to where the command runs; else whole."""
+    """Return a file as a URI for code hosts: relative to the current directory if it is in it, else absolute."""
     path = Path(file).absolute()
     here = Path.cwd()
     if not path.is_relative_to(here):
@@ -264,7 +270,11 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def _noted(told: Sequence[str], everything: bool) -> list[str]:
-    """The remarks, in three lines unless everything is asked for."""
+    """Return the remarks as lines, at most three unless everything is asked for.
+
+    A remark that does not fit is left out for "… more with --all"; if it is the first, its first three lines are
+    returned.
+    """
     lines: list[str] = []
     for index, each in enumerate(told):
         first, *rest = each.splitlines()
@@ -277,7 +287,7 @@ def _noted(told: Sequence[str], everything: bool) -> list[str]:
 
 
 def _wrapped(text: str, first: str, later: str) -> list[str]:
-    """Text in lines of the width; what has columns of its own is left as it is."""
+    """Return text as lines of at most 100 characters, with these indents; text that fits is one line, unchanged."""
     if len(first) + len(text) <= WIDTH:
         return [first + text]
     return textwrap.wrap(
@@ -293,7 +303,7 @@ def _wrapped(text: str, first: str, later: str) -> list[str]:
 
 
 def _filled(parts: Sequence[str]) -> list[str]:
-    """Short remarks side by side, as many as fit a line; a long one has its own lines."""
+    """Return short remarks as lines, several in a line where they fit; a long one has its own lines."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 3 + len(part) <= WIDTH:

@@ -33,7 +33,11 @@ def reported(
     evidence: Evidence,
     judged: tuple[Judged, ...],
 ) -> Report:
-    """The report: mistakes, what is verified, and what could not be."""
+    """Return the report: mistakes, what is verified, and what could not be, by topic.
+
+    A topic is passed if its rules are clear and no related topic is wrong. It is unverified if it is required and a
+    rule is unknown or was not asked. Remarks are measured here, unless a mistake excluded everything.
+    """
     findings = _findings(evidence, judged)
     passed: dict[str, None] = {}
     skipped: dict[tuple[str, str], list[str]] = {}
@@ -90,7 +94,7 @@ def reported(
 def _laws(
     judged: Sequence[Judged],
 ) -> tuple[list[str], dict[tuple[str, str], list[str]]]:
-    """The tick of the laws that were asked and held, and those that were not asked, by the reason."""
+    """Return a tick, in a list, with the laws that hold ([] for none), and the codes not asked, by the reason."""
     held, not_asked = [], dict[tuple[str, str], list[str]]()
     for each in judged:
         name, verdict = each.code.partition(".")[2], each.verdict
@@ -121,7 +125,7 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
 
 
 def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
-    """Each mistake once, causes before what follows from them."""
+    """Return each mistake once, causes before what follows from them, with the place of its operation if known."""
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}
     for each in judged:
@@ -138,7 +142,10 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
 
 
 def _finding(code: str, found: Found, follows: str | None) -> Finding:
-    """Return a mistake as a finding in words; without a likely cause if it follows from another code."""
+    """Return a mistake as a finding in words, without a place.
+
+    Other codes that were measured the same are named in the sentence. No likely cause if it follows from another code.
+    """
     sentence = words.sentence(code, found.way, found.values)
     others = [words.sentence(*each) for each in found.also if each[1]]
     others = [each for each in dict.fromkeys(others) if each != sentence]
@@ -157,7 +164,10 @@ def _finding(code: str, found: Found, follows: str | None) -> Finding:
 
 
 def _asked(each: Judged) -> Iterator[tuple[str, str, str]]:
-    """Yield each code that a rule may find, what it came to, and why."""
+    """Yield (code, state, reason) for each code that a rule may find.
+
+    State is "found", "clear", "not known" or "not asked".
+    """
     verdict, state, why = each.verdict, "not asked", ""
     if each.by:
         why = f"since {each.by} was found"
@@ -174,7 +184,7 @@ def _asked(each: Judged) -> Iterator[tuple[str, str, str]]:
 
 
 def cannot_run(name: str, error: BaseException) -> Report:
-    """The report of code that raises whatever it is called with, or in the call of its user."""
+    """Return the report of code that raises: one finding "call.raises" with the line of the error, if that is known."""
     at, values = place(error), {"error": first_line(error)}
     sentence = words.sentence("call.raises", "raises", values)
     found = Finding("call.raises", sentence, place=None if at is None else at[:2])
@@ -182,14 +192,14 @@ def cannot_run(name: str, error: BaseException) -> Report:
 
 
 def defined_at(subject: Subject) -> tuple[str, int] | None:
-    """File and line of what is checked."""
+    """Return file and line of the function, the class of the instance, or the model; None if unknown."""
     original = subject.original
     original = original.model if isinstance(original, Embedded) else original
     return defined_in(original if inspect.isroutine(original) else type(original))
 
 
 def defined_in(found: Any) -> tuple[str, int] | None:
-    """File and line of a function or a class."""
+    """Return file and line of a function or a class; None if it has no source."""
     try:
         file = inspect.getsourcefile(_written_in(found))
         return None if file is None else (file, max(_first_line(found, file), 1))
@@ -198,7 +208,10 @@ def defined_in(found: Any) -> tuple[str, int] | None:
 
 
 def _written_in(found: Any) -> Any:
-    """The first method of a class, which knows its file where its module has none, as in a notebook."""
+    """Return the first method that a class defines itself, which knows its file in a notebook too.
+
+    Else the object itself.
+    """
     methods = (
         [each for each in vars(found).values() if inspect.isfunction(each)]
         if isinstance(found, type)
@@ -209,7 +222,11 @@ def _written_in(found: Any) -> Any:
 
 
 def _first_line(found: Callable[..., Any] | type, file: str) -> int:
-    """Return the line a function or a class begins on: a class, above the first of its methods, unparsed."""
+    """Return the number of the line on which a function or a class begins.
+
+    A class is searched upwards from its first method, since its source may not parse. Raises OSError or TypeError if
+    there is no source.
+    """
     if isinstance(found, type):
         methods = (each for each in vars(found).values() if inspect.isfunction(each))
         own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]

@@ -52,12 +52,12 @@ class Rule:
     """One rule.
 
     Attributes:
-        codes: the mistakes that it may find, apart by spaces; a verdict without a code is about the first.
-        topic: what it is about; a topic is verified when all of its rules are clear.
-        question: gives a verdict on the evidence; None if it does not apply.
+        codes: the mistakes that it may find, separated by spaces; a verdict without a code is about the first.
+        topic: the subject; a topic is verified when all of its rules are clear.
+        question: returns a claim or verdict on the evidence; None if it does not apply.
         of: the kinds of evidence that it is for.
         but: the kinds that it is not for.
-        excludes: codes, topics, or "*", apart by spaces, that are not asked once it has found a mistake.
+        excludes: codes, topics, or "*" for all, separated by spaces, that are not asked once it has found a mistake.
         explains: codes and topics that follow from it.
     """
 
@@ -74,7 +74,10 @@ class Rule:
         return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
 
     def answer(self, evidence: Evidence) -> tuple[str, Verdict | None]:
-        """Return a code and the verdict on it; an error of the question makes it unknown."""
+        """Return a code and the verdict on it, None if the rule does not apply.
+
+        An error of the question makes it Unknown.
+        """
         found, error = attempt(self.question, evidence)
         if error is not None:
             found = Unknown("unreadable", {"error": first_line(error)})
@@ -84,9 +87,10 @@ class Rule:
 
 
 def _of_account(topic: str) -> Question:
-    """The question for one topic of the account of an attention."""
+    """Return the question for one topic of the account of an attention: its claim, else Clear, Unknown or None."""
 
     def question(evidence: Evidence) -> Claim | Verdict | None:
+        """Return the claim on the topic, Clear, Unknown, or None if the account does not mention it."""
         found = account(evidence)
         claim = next((each for each in found.claims if each.topic == topic), None)
         if claim is not None:
@@ -100,7 +104,7 @@ def _of_account(topic: str) -> Question:
 
 
 def _inside(topic: str, codes: str, excludes: str = "", explains: str = "") -> Rule:
-    """Return the rule for one topic of the account of an attention."""
+    """Return the rule for one topic of the account of an attention, for functions and modules."""
     question = _of_account(topic)
     return Rule(codes, topic, question, WITHIN, excludes=excludes, explains=explains)
 

@@ -9,19 +9,22 @@ from typing import Any
 
 @cache
 def catalogue() -> Mapping[str, Any]:
-    """Return the tables of words.toml."""
+    """Return the tables of words.toml (cached; do not modify)."""
     text = resources.files("clearhead.checking").joinpath("words.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def code_of(code: str) -> str:
-    """Return the code that covers a code of an earlier version, and any other code as it is."""
+    """Return the present code for a code of an earlier version; any other code is returned unchanged."""
     return catalogue()["alias"].get(code, code)
 
 
 @cache
 def _of_mistake(code: str, way: str) -> tuple[str, str]:
-    """Return sentence and fix of a mistake, those of this kind if it has its own."""
+    """Return (sentence, fix) of a mistake as templates: those for this `way` if there are any, else the general ones.
+
+    Raises KeyError for an unknown code.
+    """
     mistake = catalogue()["mistake"][code_of(code)]
     for ways, (sentence, *fix) in mistake.get("when", {}).items():
         if way in ways.split():
@@ -40,11 +43,11 @@ def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """Return a template of a table, filled in: tick, note, topic or measured."""
+    """Return a template of the table "tick", "note", "topic" or "measured", filled with the values."""
     return catalogue()[table][key].format(**values)
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Return why something could not be judged, and what would make it judgeable."""
+    """Return why something could not be judged, and what would make it judgeable ("" if nothing)."""
     reason, helps = catalogue()["unknown"][why]
     return reason.format(**values), helps

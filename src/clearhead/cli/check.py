@@ -236,7 +236,10 @@ def check(
 def _watched(
     file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
 ) -> None:
-    """Check whenever the file is saved, in a reused process, until an interrupt."""
+    """Check and print the report whenever the file is saved, in a reused process.
+
+    Ends by an interrupt only, which it raises.
+    """
     from clearhead.drawing.terminal.checked import print_report
 
     kept = check_process.Kept()
@@ -256,7 +259,7 @@ def _watched(
 
 
 def _as_options(text: str) -> str:
-    """Return a message with its arguments written as options of the command line."""
+    """Return a message with the arguments takes=, sizes= and args= written as options of the command line."""
     text = re.sub(r"takes=(['\"])(.*?)\1", lambda found: f'--takes "{found[2]}"', text)
     text = re.sub(r'--takes "(\w+)"', r"--takes \1", text)
     return re.sub(r"\b(sizes|args)=dict\((.*?)\)", _as_option, text)
@@ -268,7 +271,7 @@ def _as_option(found: re.Match[str]) -> str:
 
 
 def _report(given: Mapping[str, Any]) -> Any:
-    """Return the report from its `as_dict` after a round trip through JSON."""
+    """Return the `Report` of its `as_dict` after a round trip through JSON; lists become tuples."""
     import clearhead as ch
 
     def frozen(value: Any) -> Any:
@@ -285,7 +288,7 @@ def _report(given: Mapping[str, Any]) -> Any:
 
 
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:
-    """Return the parsed value of an option; raise an error that shows its format if it is invalid."""
+    """Return `read(text)`, None for None; BadParameter, which shows the format, if `read` raises ValueError."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
@@ -294,13 +297,16 @@ def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | N
 
 
 def _rotary(text: str) -> dict[str, Any]:
-    """Return layout and base of rotary positions, from a text such as "half,10000"."""
+    """Return {"layout", "base"} of rotary positions from a text such as "half,10000"; the base is 10000 by default.
+
+    Raises ValueError for a base that is no number; the layout is not checked.
+    """
     layout, _, base = text.partition(",")
     return {"layout": layout, "base": float(base or 10000.0)}
 
 
 def _slopes(heads: int | None) -> list[float]:
-    """Return the slopes of ALiBi for this number of heads; raise if the number is None."""
+    """Return the slopes of ALiBi for this number of heads; BadParameter if the number is None."""
     if heads is None:
         raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
     import clearhead as ch
@@ -310,20 +316,26 @@ def _slopes(heads: int | None) -> list[float]:
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:
-    """Return the two numbers of a text such as "3,None"."""
+    """Return the two numbers of a text such as "3,None"; None for an empty side too. ValueError for anything else."""
     left, right = (None if side.strip() in ("", "None") else int(side) for side in text.split(","))
     return left, right
 
 
 def _keywords(text: str, option: str) -> dict[str, Any]:
-    """Return keyword arguments from a text k=v,…; each value is a number, a string, True, False or None."""
+    """Return keyword arguments from a text k=v,…, {} for ""; BadParameter for another form.
+
+    Each value is a literal of Python, such as a number, True or None; else a string.
+    """
     return dict(
         _parse(option, "name=value", _keyword, part) for part in filter(None, text.split(","))
     )
 
 
 def _keyword(text: str) -> tuple[str, Any]:
-    """Return name and value of a text such as "dropout=0.1"; a value that is no literal stays a string."""
+    """Return name and value of a text such as "dropout=0.1"; a value that is no literal stays a string.
+
+    Raises ValueError without "=" or if the name is no dotted identifier.
+    """
     name, equals, value = (each.strip() for each in text.partition("="))
     if not equals or not all(each.isidentifier() for each in name.split(".")):
         raise ValueError(text)

@@ -54,7 +54,10 @@ def checked(
 def _run(
     asked: dict[str, Any], timeout: float, memory: float | None, kept: "Kept | None"
 ) -> dict[str, Any]:
-    """Return the answer of a check that runs in a process of its own, with a timeout."""
+    """Return the answer of a check in a process of its own, the report or the error as JSON data.
+
+    Raises ModelError: `check.timeout` after `timeout` seconds, `check.ended` if it ended without an answer.
+    """
     with _process("answer", asked, memory, kept) as (process, found):
         try:
             code = process.wait(timeout)
@@ -66,7 +69,7 @@ def _run(
 
 
 def _timeout(place: str, timeout: float) -> ModelError:
-    """Return the error for a check that took too long."""
+    """Return the ModelError, code `check.timeout`, for a check that took too long."""
     return ModelError(
         "check.timeout",
         f"checking {place} took more than {timeout:g} seconds, and was ended; --timeout gives it "
@@ -75,7 +78,7 @@ def _timeout(place: str, timeout: float) -> ModelError:
 
 
 def _ended(place: str, code: int) -> ModelError:
-    """Return the error for a check whose process ended before it reported."""
+    """Return the ModelError, code `check.ended`, for a check whose process ended before it reported."""
     return ModelError(
         "check.ended",
         f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",
@@ -86,7 +89,10 @@ def _ended(place: str, code: int) -> ModelError:
 def _process(
     task: str, asked: dict[str, Any], memory: float | None, kept: "Kept | None" = None
 ) -> Iterator[tuple[Any, Path]]:
-    """Yield a process that runs a task, and the file that it writes; it ends with the block unless it is reused."""
+    """Yield a process that runs a task, and the file that it writes; it ends with the block unless it is `kept`.
+
+    The files of request and answer are in a temporary folder that goes with the block.
+    """
     with temporary_folder() as folder:
         request, found = folder / "asked.json", folder / "found.json"
         whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
@@ -113,7 +119,7 @@ class Kept:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Path, found: Path) -> None:
-        """Start the check of a request; its answer is written into another file."""
+        """Start the check of a request; its answer is written into `found`. Starts the process if none runs."""
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
@@ -128,7 +134,7 @@ class Kept:
         self._process.stdin.flush()
 
     def wait(self, timeout: float) -> int:
-        """Return the exit code of the check.
+        """Return the exit code of the check; 1 if the process ended.
 
         Raises:
             subprocess.TimeoutExpired: after `timeout` seconds; the process is ended.
@@ -141,7 +147,7 @@ class Kept:
         return int(self._process.stdout.readline() or 1)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process and its children, and close its pipes; no-op if none runs."""
         if self._process is not None:
             _end(self._process)
             for each in (self._process.stdin, self._process.stdout):
@@ -151,7 +157,10 @@ class Kept:
 
 
 def serve() -> None:
-    """Fork for each line, which names the files of a request and its answer; print the exit code of the fork."""
+    """Fork for each line of stdin, which names the files of a request and its answer.
+
+    Print the exit code of the fork.
+    """
     import torch.fx.experimental.symbolic_shapes  # noqa: F401 — what the first backward pass imports
 
     import clearhead.checking.checking  # noqa: F401 — what takes seconds
@@ -208,10 +217,10 @@ def scanned(
 
 
 def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Iterator[list[Any]]:
-    """Yield what a process writes, line by line, until it ends.
+    """Yield the JSON values that a process appends to a file, line by line, until it ends; makes the file.
 
     Raises:
-        TimeoutError: if it writes nothing for this time.
+        TimeoutError: if it writes nothing for `timeout` seconds, or 120 before its first line.
     """
     found.touch()
     with found.open(encoding="utf-8") as stream:
@@ -232,7 +241,7 @@ def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Ite
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children."""
+    """Kill a process and, where the system has process groups, its children; wait for it. No-op if it is gone."""
     with suppress(OSError):  # it is gone
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -241,7 +250,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def answer(place: str, options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Return the report as JSON data, or the error."""
+    """Return {"report": JSON data} of `check` at a place, or {"error": [code, message]} for a ClearheadError."""
     from clearhead.cli.progress import busy
 
     try:
@@ -254,7 +263,7 @@ def answer(place: str, options: dict[str, Any], slopes: list[float] | None) -> d
 
 
 def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
-    """Return the report on the training script that a function returns, as JSON data; or the error."""
+    """Return {"report": JSON data} on the training script that a function returns, or {"error": [code, message]}."""
     from clearhead.cli.progress import busy
 
     try:
@@ -301,7 +310,7 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Return options with the tuples and tensors restored that JSON cannot hold."""
+    """Return a copy of options with the tuples and tensors restored that JSON cannot hold."""
     import torch
 
     found = dict(options)
@@ -317,7 +326,10 @@ def scan(
     takes: str | None,
     seed: int,
 ) -> Iterator[list[Any]]:
-    """Yield index, name and row of each tried definition, as JSON data; at last index −1."""
+    """Yield [index, name, row] for each tried definition, as JSON data, row None before it is tried; at last index −1.
+
+    Runs the code of the jobs; modules of a folder are removed from sys.modules after it.
+    """
     import clearhead as ch
     from clearhead.checking.scanning.sources import Definition, Source
     from clearhead.checking.scanning.trial import tried_in
@@ -337,7 +349,7 @@ def scan(
 
 
 def _forget(modules: set[str], path: list[str], folder: Path) -> None:
-    """Remove the modules of a folder from sys.modules, because another folder may have the same names."""
+    """Restore sys.path, and remove new modules from this folder from sys.modules; another may have the same names."""
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         file = getattr(sys.modules[name], "__file__", None)
@@ -346,7 +358,10 @@ def _forget(modules: set[str], path: list[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Answer the request in the first file into the second."""
+    """Answer the request in the file argv[1] into the file argv[2], and end the process with code 0.
+
+    Sets sys.path, sys.argv and the memory limit, and sends stdout to stderr; of a scan, both to nowhere.
+    """
     request, found = map(Path, sys.argv[1:])
     given = json.loads(request.read_text(encoding="utf-8"))
     sys.path[:] = given["path"]

@@ -25,7 +25,10 @@ class Commands(TyperGroup):
     """The group of the commands, which prints an error of clearhead as one message."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; print an error of clearhead as one message and exit with 1, after Ctrl-C with 130."""
+        """Run the command and return its result; exit with 1 after an error of clearhead, with 130 after Ctrl-C.
+
+        The error is printed as one message.
+        """
         try:
             return super().invoke(ctx)
         except ClearheadError as error:
@@ -94,7 +97,10 @@ app.add_typer(samples)
 
 
 def run() -> int:
-    """Run the command that the arguments name, and return the exit code."""
+    """Run the command that the arguments name, and return the exit code, 1 for an error of the system.
+
+    Characters that the terminal cannot show are spelled; a closed pipe counts as success.
+    """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none
     for stream in (sys.stdout, sys.stderr):

@@ -19,7 +19,7 @@ Variables = Mapping[str, ast.expr]
 
 @cache
 def error_codes(about: str = "") -> dict[str, list[tuple[str, str]]]:
-    """Return for each code the names of its error classes with the message of each.
+    """Return for each code the names of its error classes with the message of each; cached.
 
     `…` stands in a code or a message for what is only known when it is raised.
 
@@ -41,7 +41,7 @@ def error_codes(about: str = "") -> dict[str, list[tuple[str, str]]]:
 
 
 def _raised(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
-    """Yield code, class and message of each error that a module makes."""
+    """Yield code, class name and message of each error that a module makes with two arguments."""
     variables = _variables(tree)
     for node in ast.walk(tree):
         if (
@@ -56,7 +56,7 @@ def _raised(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
 
 
 def _variables(tree: ast.Module) -> dict[ast.AST, Variables]:
-    """Return for each node the variables of its function, with the first value of each."""
+    """Return, for each node inside a function, the variables of the innermost one, each with its first value."""
     found: dict[ast.AST, Variables] = {}
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
@@ -70,7 +70,7 @@ def _variables(tree: ast.Module) -> dict[ast.AST, Variables]:
 
 
 def _template(node: ast.expr, variables: Variables) -> str:
-    """Return the text of an expression, with … for what is not a literal."""
+    """Return the text of an expression, with … for what is not a literal; a variable is replaced by its value."""
     match node:
         case ast.Name(id=name) if name in variables:
             others = {each: value for each, value in variables.items() if each != name}

@@ -58,7 +58,7 @@ def print_page(text: str) -> None:
 
 
 def _explain_finding(code: str) -> list[str]:
-    """Return the section of a finding, and the lessons that speak of it."""
+    """Return the section of a finding, and a paragraph on its lessons if there are any; [] for an unknown code."""
     if code not in _findings():
         return []
     told = [each.pointer(code).rpartition(": ") for each in lessons_of(code)]
@@ -67,7 +67,7 @@ def _explain_finding(code: str) -> list[str]:
 
 
 def _explain_error(code: str) -> list[str]:
-    """Return the classes of an error, and all messages with this code."""
+    """Return paragraphs on the classes of an error, and all messages with this code; [] for an unknown one."""
     rows = error_codes(code)
     # In `….type` the name of an argument takes the place of the ellipsis.
     messages = rows.get(code) or rows.get(f"….{code.partition('.')[2]}", [])
@@ -85,13 +85,13 @@ def _explain_error(code: str) -> list[str]:
 
 @cache
 def _findings() -> Mapping[str, str]:
-    """Return the explanation of each finding, of check and of training, by its code."""
+    """Return the explanation of each finding, of check and of training, by its code; read once."""
     texts = [page.read_text(encoding="utf-8") for page in PACKAGE.glob("*/mistakes.md")]
     return {heading: body for text in texts for heading, body in SECTION.findall(text)}
 
 
 @cache
 def _aliases() -> Mapping[str, Any]:
-    """Return the codes of earlier versions, with the codes that cover them now."""
+    """Return the present code by each code of earlier versions; read once."""
     words = (PACKAGE / "checking" / "words.toml").read_text(encoding="utf-8")
     return tomllib.loads(words)["alias"]

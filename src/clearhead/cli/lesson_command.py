@@ -54,7 +54,7 @@ def lesson(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a new file; raise a FileError if it exists or cannot be written."""
+    """Write a new file; FileError if it exists (`lesson.exists`) or cannot be written (`file.unwritable`)."""
     try:
         with open(path, "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -69,7 +69,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _list() -> None:
-    """Print the lessons, with a mark for each that is begun or solved, and what comes next."""
+    """Print the lessons, with a mark for each whose file in this folder is right or not yet, and what comes next.
+
+    Files that are there are graded, each in a process of its own.
+    """
     begun = [row for row in LESSONS.values() if Path(row.file).is_file()]
     with busy("grading what is in this folder"):
         right = {row.number: _is_right(row) for row in begun}
@@ -89,7 +92,7 @@ def _list() -> None:
 
 
 def _is_right(row: LessonRow) -> bool:
-    """Return True if the file of a lesson passes its check."""
+    """Return True if the file of a lesson passes its check; False too if it fails to run or takes over 60 s."""
     asked = {"place": row.file, "options": {"lesson": row.number}, "slopes": None}
     try:
         return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]

@@ -11,7 +11,10 @@ from clearhead.errors import ArgumentError
 
 
 def load_model(model: str | None, reads: str, **options: bool) -> Any:
-    """Return the model that `--model` names, MiniLM by default, as a `TextModel` or an `ImageModel`."""
+    """Return the model that `--model` names, MiniLM for None: a `TextModel`, or an `ImageModel` for "pictures".
+
+    It may be downloaded, with progress on stderr. Raises what loading raises, and ArgumentError as `_sample`.
+    """
     # While something is downloaded, the bars of the hub say more than we could.
     downloads = model is not None and not Path(model).expanduser().exists()
     with nullcontext() if downloads else busy("loading the model"):
@@ -25,7 +28,10 @@ def load_model(model: str | None, reads: str, **options: bool) -> Any:
 
 
 def _sample(model: str, reads: str) -> str | None:
-    """Return the folder of a sample that reads text or pictures; None if the name is not a sample."""
+    """Return the folder of a sample that reads `reads`, "text" or "pictures"; None if the name is not a sample.
+
+    Raises ArgumentError, code `show.model`, for a sample that reads something else.
+    """
     from clearhead.samples import SAMPLES
     from clearhead.samples.models import folder_of
 

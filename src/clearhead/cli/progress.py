@@ -14,7 +14,7 @@ Progress = Callable[[str, float], None]
 
 
 def say(console: Console, words: str) -> None:
-    """Print a line that the terminal wraps, so that a path in it can be copied."""
+    """Print a line, made printable, that only the terminal wraps, so that a path in it can be copied."""
     console.print(Text(readable(words)), soft_wrap=True)
 
 
@@ -25,7 +25,7 @@ def has_terminal(console: Console) -> bool:
 
 @contextmanager
 def busy(words: str) -> Iterator[None]:
-    """Show a message while a block runs, on a terminal only."""
+    """Show a message on stderr while a block runs; a no-op where that is no terminal."""
     notes = Console(stderr=True)
     if not has_terminal(notes):
         yield
@@ -36,7 +36,7 @@ def busy(words: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Show a progress bar for each task that reports its share done, on a terminal only."""
+    """Yield a function of a task and its share done that shows a progress bar on stderr; a no-op without a terminal."""
     notes = Console(stderr=True)
     if not has_terminal(notes):
         yield lambda doing, done: None

@@ -35,7 +35,7 @@ class Scan:
     def run(
         self, places: Sequence[str], asked: dict[str, Any], timeout: float, memory: float | None
     ) -> None:
-        """Check everything at the places, until an interrupt.
+        """Check everything at the places, and append to `rows`; an interrupt ends it and sets `interrupted`.
 
         Raises:
             ModelError: code `check.scan`, for a place that is not there.
@@ -87,7 +87,10 @@ class Scan:
             print_report(console, each, everything=True)
 
     def exit_code(self, strict: bool) -> int:
-        """The exit code: 130 after an interrupt, 1 for a mistake, 3 if no module could be imported, else 0."""
+        """Return the exit code: 130 after an interrupt, 1 for a mistake, 3 if nothing could be tried, else 0.
+
+        With `strict` it is 1 for anything that is not right.
+        """
         outcomes = {each.outcome for each in self.rows}
         if self.interrupted:
             return 130

@@ -189,7 +189,11 @@ def _show_short(
     *,
     why: bool = False,
 ) -> Shown:
-    """Show a model by its name and part, a layer or a head, or the heads with the largest weight between two tokens."""
+    """Print a model by its name and part, a layer or a head, or the heads with the largest weight between two tokens.
+
+    Returns what was shown. Raises SelectionError for no such layer, head or token. `asked` are the words of query and
+    key; with `why` how their weight comes about is printed too.
+    """
     from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.screens import Screens
     from clearhead.watching.finding import place_of_token
@@ -227,7 +231,10 @@ def _show_writes(
     *,
     every: bool,
 ) -> Shown:
-    """Print the tokens that the head writes at the pinned or the last query; with all queries if requested."""
+    """Print the tokens that the head writes at the pinned or the last query; return `shown` with them and that pin.
+
+    With `every` they are computed at all queries. Runs the model.
+    """
     from clearhead.drawing.terminal.screens import Screens
 
     query, key = shown.pin or (None, None)
@@ -248,7 +255,10 @@ def _show_long(
     *,
     with_page: bool,
 ) -> Shown:
-    """Print numbers, maps and the tokens that stand out, without computing a matrix of weights."""
+    """Print numbers, maps and the tokens that stand out, without a matrix of weights; return what was shown.
+
+    Raises as `TextModel.read_long`. `with_page` computes finer maps and links for a page.
+    """
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.long import MAP_CELLS, LongScreens
@@ -299,7 +309,10 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
 
 
 def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) -> tuple[str, str]:
-    """Return query and key of an option such as "it,animal"; raise an ArgumentError if it is not a pair."""
+    """Return query and key of an option such as "it,animal", without spaces around them.
+
+    Raises ArgumentError, `show.pair`, if they are not two, or `is_whole` is False for them.
+    """
     parts = [part.strip() for part in pair.split(",")]
     if len(parts) != 2 or not is_whole(parts):
         raise ArgumentError(
@@ -310,14 +323,17 @@ def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) ->
 
 
 def _read_find(find: str, layer: int | None) -> tuple[str, str]:
-    """Return query and key of --find, either of which may be empty."""
+    """Return query and key of --find, one of them may be empty; ArgumentError for no pair, or with --layer."""
     if layer is not None:
         raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
     return _read_pair("find", find, any)
 
 
 def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
-    """Return query and key of --why, neither of which may be empty."""
+    """Return query and key of --why, both not empty; ArgumentError for no pair.
+
+    Also with --find, or with --layer but no --head.
+    """
     if find is not None or (layer is not None and head is None):
         what = "leave --find out" if find is not None else "with --layer give --head as well"
         raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
@@ -325,7 +341,10 @@ def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -
 
 
 def _read_text(text: str | None, file: Path | None) -> str:
-    """Return the text to show, from the argument, a file or standard input."""
+    """Return the text to show, from the argument, a file or standard input ("-").
+
+    Raises BadParameter unless exactly one is given, ArgumentError, `show.file`, for a file that cannot be read.
+    """
     if (text is None) == (file is None):
         raise typer.BadParameter("Give a text, or a file with --file.", param_hint="TEXT")
     if file is None:

@@ -109,7 +109,10 @@ def steps_of(
     context: str | None = None,
     **sizes: int | None,
 ) -> "Trace":
-    """Return the trace of a rung of the ladder of these sizes on a sentence, by the options of the command."""
+    """Return the trace of a rung of the ladder of these sizes on a sentence, by the options of the command.
+
+    Seeds PyTorch's generator.
+    """
     import torch
 
     import clearhead as ch
@@ -166,7 +169,10 @@ def steps_of_code(
 def _sentences(
     text: str | None, context: str | None, seed: int
 ) -> "tuple[list[Tensor], dict[str, Any]]":
-    """Return the embeddings of the sentence, and of the one that it attends to; and options with their words."""
+    """Return a list of the embeddings of the sentence, and of `context` if given.
+
+    And the options of `trace` with their words. Without a text it is the example of the ladder.
+    """
     from clearhead import ladder
 
     if text is None:

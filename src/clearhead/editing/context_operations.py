@@ -62,7 +62,10 @@ class OfContext(Operation):
     length: int | None = None
 
     def check_done(self, layer: str, model: str) -> None:
-        """As of other operations; also code `edit.context`, for a run of more positions."""
+        """Raise EditError, when the block ends, as other operations do, and if the other run has more positions.
+
+        That is code `edit.context`, only where no query was chosen.
+        """
         super().check_done(layer, model)
         tokens = self.tally.tokens["query"]
         if self.query is None and self.length is not None and self.length > tokens:
@@ -73,9 +76,10 @@ class OfContext(Operation):
             )
 
     def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
-        """Return the edited context of some heads, (batch, heads, query_len, value_head_dim).
+        """Return the edited context of some heads, (batch, heads, query_len, value_head_dim), a new tensor.
 
-        Other queries keep theirs, bit for bit.
+        Other queries keep theirs, bit for bit. With `counts` the changed queries are added to the tally. Raises
+        EditError as `made` does, and if queries or samples cannot be chosen.
         """
         batch, heads, query_len, _ = context.shape
         rows = None
@@ -112,7 +116,10 @@ class OfContext(Operation):
         return other if self.scale is None else context + self.scale * other
 
     def _fitting(self, given: Contexts, context: Tensor, at: HeadsAt) -> Tensor:
-        """Return the given contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim)."""
+        """Return the given contexts of the heads of a call, (batch or 1, heads, positions, value_head_dim).
+
+        Raises EditError, code `edit.context`, if they have another batch or width, or not all of the heads.
+        """
         other, (batch, _, _, width) = given.context, context.shape
         numbers = list(range(other.shape[1])) if given.heads is None else list(given.heads)
         has_heads = len(numbers) == other.shape[1] and set(at.every) <= set(numbers)
@@ -128,7 +135,10 @@ class OfContext(Operation):
 
 
 def _positions(length: int, at: HeadsAt, rows: Tensor | None) -> Tensor | None:
-    """Return the positions of the queries among `length` of another run, or None where they are the same."""
+    """Return the positions, (query_len,), of the queries among `length` of another run; None where they are the same.
+
+    Raises EditError: `edit.positions` if they are unknown or differ by row, `edit.context` if one is beyond `length`.
+    """
     places = at.places
     query, query_len = places.query, places.problem.query_len
     if query is not None and query_len == length == places.tokens:

@@ -120,7 +120,7 @@ class Edit(Answering, Drawn):
         return LayerEdit(partial(self.add, self.pattern(layer)))
 
     def add(self, layer: str, what: str, operation: Operation) -> None:
-        """Add an operation on every module whose path is like this."""
+        """Append an operation, described by `what`, on every module whose path is like `layer`."""
         self._was_used = True
         self._operations.append((layer, what, operation))
 
@@ -173,7 +173,7 @@ class Edit(Answering, Drawn):
             self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
-        """Uninstall the hooks of this block."""
+        """Uninstall the hooks of this block, and forget the running modules."""
         installing.uninstall(self._use())
         self._owned = None
         self._running = threading.local()
@@ -181,7 +181,7 @@ class Edit(Answering, Drawn):
     def _enter_module(
         self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] | None
     ) -> None:
-        """Push a module of the model on the stack of this thread, with its arguments."""
+        """Push a module on the stack of this thread, with its arguments by name or place; no-op for other models."""
         path = self._paths.of(module)
         if path is not None:
             self._ran = True
@@ -189,7 +189,7 @@ class Edit(Answering, Drawn):
             self._parts.enter(path, module)
 
     def _leave_module(self, module: nn.Module, output: object) -> None:
-        """Pop a module from the stack of this thread, and those above it, which raised."""
+        """Pop a module from the stack of this thread, and those above it, which raised; no-op if it is not there."""
         stack = self._stack
         if any(each.module is module for each in reversed(stack)):
             # A module that raised before its hook ran is still on top.
@@ -197,7 +197,7 @@ class Edit(Answering, Drawn):
                 pass
 
     def _witness(self, kind: str, shape: tuple[int, ...]) -> None:
-        """Report a call of softmax or FlexAttention to the record of what was not edited."""
+        """Note a call of softmax or FlexAttention in a module of the model, for `missing`."""
         path = self._paths.of(self._stack[-1].module) if self._stack else None
         if path is not None:
             self._parts.witness(path, self._stack[-1].module, kind, shape)
@@ -209,7 +209,11 @@ class Edit(Answering, Drawn):
         return running.setdefault("stack", [])
 
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
-        """Return the path of the attending module and its operations; None if edits exist, but none for it."""
+        """Return the path of the attending module and its operations in this call.
+
+        None if no module of the model runs, or if edits exist, but none for it; it is then counted. Raises EditError if
+        one path stands for two modules, or if one call is edited in a backward pass.
+        """
         if not self._stack:
             return None
         module = self._stack[-1].module
@@ -239,14 +243,14 @@ class Edit(Answering, Drawn):
         return self.note(path, None)
 
     def note(self, path: str, problem: Problem | None) -> None:
-        """Count a call of a module; `problem` is None if no operation is for it."""
+        """Count a call of a module, and its sizes; `problem` is None if no operation is for it. Returns None."""
         self.calls[path] += 1
         self.attended[path] = 0 if problem is None else problem.num_heads
         if problem is not None:
             self.sizes.add((problem.batch, problem.query_len))
 
     def check_effects(self) -> None:
-        """Raise if an operation could have no effect, and warn if it had none, when the block ends."""
+        """Raise EditError if an operation could have no effect, and warn if it had none, when the block ends."""
         name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:
             tally, known = operation.tally, ", ".join(map(shown, self.attended)) or "none"
@@ -277,7 +281,7 @@ class Edit(Answering, Drawn):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 
     def say_missing(self, layers: list[str], stacklevel: int) -> None:
-        """Warn of parts that match these layers, attended and were not edited; raise if strict."""
+        """Warn of parts that match these layers, attended and were not edited; raise EditError if strict."""
         found = [
             each for each in self.missing if any(is_like(each.path, layer) for layer in layers)
         ]
@@ -290,7 +294,10 @@ class Edit(Answering, Drawn):
         warnings.warn(f"[edit.missing] {text}", EditWarning, stacklevel=stacklevel)
 
     def pattern(self, layer: object) -> str:
-        """Return the path or the glob of a layer, as `edit[layer]` takes it."""
+        """Return the path or the glob of a layer, as `edit[layer]` takes it.
+
+        EditError, `edit.layers`, if it is not one.
+        """
         known = list(attending(self._model))
         number = as_int(layer)
         if number is not None and -len(known) <= number < len(known):
@@ -325,7 +332,7 @@ def _holds(path: str, layer: str) -> bool:
 
 
 def followed(model: nn.Module, *, strict: bool = False) -> Edit:
-    """Return an edit without operations, which only records the modules that attend."""
+    """Return an `Edit`, to be entered, without operations, which only records the modules that attend."""
     made = edit(model, strict=strict)
     made.expects_changes = False
     return made
@@ -336,7 +343,7 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """Edit the attention of a model while a block runs: what if this head could not look there?
 
     The model runs on its own kernel. Heads and queries that are not edited keep its numbers, bit for
-    bit; those that are edited are computed by the kernel that `attend` takes. Every way of attending
+    bit; those that are edited are computed by the kernel that `attend` takes. Every implementation
     that `watch` reads is edited, with gradients, in batches, and in generation with a KV cache,
     where positions go on from step to step. `watch` inside the block sees the edited calls. Outside
     of the block, or after an exception in it, the model is as it was. The edit belongs to the context
@@ -346,8 +353,8 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
 
     Args:
         model: any PyTorch model that is not compiled.
-        strict: True raises an error if a part of a layer that is edited attended in a way that cannot
-            be edited; else that is an `EditWarning`. `Edit.missing` lists all such parts.
+        strict: True raises an error if a part of a layer that is edited attended and cannot be
+            edited; else that is an `EditWarning`. `Edit.missing` lists all such parts.
 
     Returns:
         An `Edit`; `edit[layer]` is a layer of it, with `ablate`, `hide`, `scale` and

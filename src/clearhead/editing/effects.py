@@ -180,9 +180,9 @@ def effects(
         progress: True writes a line on a terminal; or a function of the edits done and all edits.
 
     Returns:
-        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended in a way
-        that cannot be edited. A head of a module that attends several times in a run, as where layers share it, is
-        edited in all of its calls at once, unless `by` is "call".
+        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended
+        and cannot be edited. A head of a module that attends several times in a run, as where layers share it,
+        is edited in all of its calls at once, unless `by` is "call".
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
@@ -269,7 +269,7 @@ def effects(
 def _places(
     runs: Runs, attended: Mapping[str, int], by: By, calls: Mapping[str, int]
 ) -> Iterator[Patched]:
-    """Yield the layer, head, position and call that each run edits."""
+    """Yield the layer, head, position and call that each run edits; by position the model is run if it must be."""
     contexts = runs.contexts
     if by == "head,position" and contexts is None:
         contexts = contexts_in(runs.model, runs.inputs)
@@ -285,7 +285,7 @@ def _places(
 
 
 def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
-    """Return the first-order estimate of the metric of each edit."""
+    """Return the first-order estimate of the metric of each edit; EditError, `effects.gradients`, without a graph."""
     layers = list(dict.fromkeys(place.layer for place in places))
     number, changes = by_gradients(runs, layers)
     found = []
@@ -303,7 +303,10 @@ def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
 
 
 def effect(place: Patched, number: float, baseline: float, clean: float | None) -> Effect:
-    """Return the row of one edit, from its metric and those of the unedited and the clean run."""
+    """Return the row of one edit, from its metric and those of the unedited and the clean run (or None).
+
+    `restored` is None without a clean run, NaN where that does not differ from the unedited one.
+    """
     change, way = number - baseline, None if clean is None else clean - baseline
     restored = None if way is None else change / way if way else math.nan
     return Effect(place.layer, place.head, number, change, place.position, restored, place.call)

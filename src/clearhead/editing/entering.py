@@ -53,7 +53,7 @@ def by_use(leave: Leave) -> Leave:
 
 
 def enter(use: Use, *more: installing.Install) -> None:
-    """Install the hooks, and those of edits, and activate the edit in this context."""
+    """Install the hooks, and `more` hooks of edits, for this use, and activate its edit in this context."""
     installing.install(use, *more)
     _entered.set((*(each for each in _entered.get() if each() is not None), weakref.ref(use)))
 
@@ -64,10 +64,10 @@ def is_entered(edit: object) -> bool:
 
 
 def in_force() -> list[Any]:
-    """Return the edits that are active in this context, in the order in which they were entered.
+    """Return the edits that are active in this context, in the order in which they were entered; [] if none is.
 
-    A backward pass in a thread of autograd's own has those of the thread that called it, since a checkpoint runs the
-    model again there.
+    In a forward pass they are stored for a backward one, which in a thread of autograd's own has those of the thread
+    that called it, since a checkpoint runs the model again there.
     """
     uses = _entered.get()
     if not in_backward():
@@ -92,7 +92,7 @@ def keep_for_backward(key: str, value: object) -> None:
 
 @cache
 def _takes_references() -> bool:
-    """Return True if PyTorch steals a reference to an object that it stashes, as 2.10 does.
+    """Return True if PyTorch steals a reference to an object that it stashes, as 2.10 does; tried once.
 
     Then the object would be freed while others still have it, unless the caller adds a reference.
     """

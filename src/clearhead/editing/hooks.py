@@ -22,7 +22,7 @@ class _Editing:
     """Listener of the hooks that passes running modules and calls to each active edit."""
 
     def is_running(self) -> bool:
-        """Return True while a model with an active edit runs in this thread."""
+        """Return True while a model with an active edit of this context runs in this thread."""
         return any(each._stack for each in entering.in_force())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
@@ -36,7 +36,10 @@ class _Editing:
             each._leave_module(module, output)
 
     def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
-        """Return a call with the operations of all active edits on it; None if none is for its module."""
+        """Return a call with the operations of all active edits on it; None if none is for its module.
+
+        Each edit counts the call. Raises EditError, code `edit.checkpoint`, in a backward pass outside of any module.
+        """
         problem: Problem | None = None
         operations: list[Operation] = []
         place, at = "", None
@@ -77,7 +80,7 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def install(undo: Undo) -> None:
-    """Have the active edits edit calls."""
+    """Have the active edits follow modules and edit calls, until `undo` is run."""
     tap.register(undo, tap.editors, _editing)
     tap.register(undo, tap.witnesses, _witness)
     tap.register(undo, running.followers, _editing)

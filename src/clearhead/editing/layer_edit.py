@@ -281,7 +281,7 @@ class LayerEdit(Called):
         self._add("patterns_from", Patterns(self._heads, find))
 
     def _add(self, what: str, operation: Operation) -> None:
-        """Add an operation, under a name that starts with its heads unless it is for all of them."""
+        """Add an operation, for the chosen call, under a name that starts with call and heads unless it is for all."""
         heads, operation.call = operation.heads, self._call
         if heads != slice(None):
             what = f"{heads_text(heads)}.{what}"
@@ -354,7 +354,10 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
 
 
 def _context_in(kept: Any, is_mean: bool) -> Contexts | None:
-    """Return the contexts in what was kept of a layer, or their mean as those of one position; None if it has none."""
+    """Return the contexts in what was kept of a layer, or their mean as those of one position.
+
+    None if it has none; totals have a mean only.
+    """
     context = getattr(kept, "context", None)
     if isinstance(kept, Totals):
         mean = context if is_mean else None

@@ -21,13 +21,15 @@ def measured(
     sizes: Collection[tuple[int, int]],
     progress: Progress,
 ) -> list[float]:
-    """Return the metric of each edit; after an interrupt, of the edits that were done.
+    """Return the metric of each edit; after an interrupt, of the edits that were done, or KeyboardInterrupt if none.
+
+    Raises EditError as `Edit.check_effects` does, and ArgumentTypeError for a metric that is no number.
 
     Args:
         runs: the model and its inputs.
         places: what is edited.
         sizes: batch and query_len of each call of attention in a run.
-        progress: called with the edits that are done.
+        progress: called with the number of edits done, and of all.
     """
     model, inputs, metric, contexts = runs
     found: list[float] = []

@@ -62,10 +62,10 @@ def reporter(progress: object) -> Progress:
 
 
 def number_of(metric: object) -> float:
-    """Return the result of a metric as a float.
+    """Return the result of a metric, a number or a tensor of one, as a float.
 
     Raises:
-        ArgumentTypeError: code `effects.metric`.
+        ArgumentTypeError: code `effects.metric`, for anything else, and for NaN.
     """
     if isinstance(metric, Tensor) and metric.numel() == 1:
         metric = metric.detach().item()
@@ -78,7 +78,7 @@ def number_of(metric: object) -> float:
 
 
 def _line(done: int, total: int) -> None:
-    """Print the progress on one line of a terminal."""
+    """Print the progress to stderr, over the same line; no-op if that is no terminal. The last call clears it."""
     if sys.stderr.isatty():
         end = "\r" if done < total else "\r\x1b[K"
         print(f"effects: {done} of {total} runs", end=end, file=sys.stderr, flush=True)

@@ -49,7 +49,7 @@ class Operation:
         return found
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
-        """Return the changes to the scores of a call; None if the operation does not change scores."""
+        """Return the changes to the scores of a call; None if the operation does not change scores, as by default."""
         return None
 
     def check_done(self, layer: str, model: str) -> None:

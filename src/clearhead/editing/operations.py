@@ -55,7 +55,10 @@ def with_heads(call: Problem, other: Problem, heads: list[int]) -> Problem:
 
 
 def _scores(call: Problem) -> tuple[Tensor, Tensor]:
-    """Return the masked scores of a call, and its sinks, −∞ for heads without one."""
+    """Return the masked scores of a call, upcast, (batch, num_heads, query_len, kv_len), and its sinks, (num_heads,).
+
+    The sinks are −∞ for heads without one.
+    """
     query, key = stages.upcast(call.query), stages.repeat_kv_heads(call.key, call.num_heads)
     scores = stages.scores(query, key, call.factor) * call.scale
     capped = stages.capped_scores(scores, call.softcap)
@@ -75,7 +78,10 @@ class Hide(Operation):
     key: Selection | None
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the mask of the pairs that stay visible."""
+        """Return the mask of the pairs that stay visible, with the chosen queries and keys.
+
+        EditError as `chosen_queries`.
+        """
         queries = None if self.query is None else chosen_queries(self.query, places, problem.batch)
         keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
         rows = None if queries is None else dense(~queries[:, None, :, None])
@@ -91,7 +97,10 @@ class Restrict(Operation):
     shown: Mask
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the mask at the positions of this call."""
+        """Return the mask at the positions of this call; keys that are no tokens stay visible.
+
+        Raises EditError, code `edit.positions`, where positions are unknown, and what the mask raises for the length.
+        """
         if places.is_plain:
             self.shown.check(problem.extent)
             return Rescoring(self.shown)
@@ -118,7 +127,7 @@ class ScaleKeys(Operation):
     log_factor: float
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len)."""
+        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len): log_factor at the chosen keys, else 0."""
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
             chosen = self.key.at(places.key, problem.batch, places.key_end)
@@ -138,7 +147,7 @@ class Patterns(Operation):
     other: Callable[[str, int], Sequence[AttentionMatrix]]
 
     def problem(self, call: Problem, places: Places, heads: list[int], path: str) -> Problem:
-        """Return the call of the other run with the values of this one.
+        """Return the call of the other run in these heads, with the values of this one; the first that fits is taken.
 
         Raises:
             EditError: code `edit.patterns`, where the two runs have other sizes.
@@ -204,7 +213,7 @@ class EditedCall:
             self._check([self.operations[number] for number in numbers])
 
     def _check(self, operations: list[Operation]) -> None:
-        """Check that no head has two replaced patterns, or a replaced pattern and an edit of its scores."""
+        """Raise EditError, code `edit.conflict`, if a head has two patterns, or one with an edit of its scores."""
         patterns = [each for each in operations if isinstance(each, Patterns)]
         scores = [each for each in operations if isinstance(each, Hide | Restrict | ScaleKeys)]
         if len(patterns) > 1 or (patterns and scores):
@@ -215,7 +224,11 @@ class EditedCall:
             )
 
     def context(self, own: Tensor) -> Tensor:
-        """Return the edited context, from that of the model's own kernel."""
+        """Return the edited context, from that of the model's own kernel, `own`, which is not changed.
+
+        The tallies of the operations count the call and its queries, except in a backward pass. Raises EditError if an
+        operation does not fit the call.
+        """
         result, places, num_heads = own, self.places, self.problem.num_heads
         counts = not in_backward()  # the recomputation of a checkpoint, which was counted
         for each in self.operations if counts else ():
@@ -241,7 +254,11 @@ class EditedCall:
         return result
 
     def read(self) -> Problem:
-        """Return the call with the edits of its scores and weights applied, as a watch records it."""
+        """Return the call with the edits of its scores and weights applied, as a watch records it.
+
+        `problem` is not changed. Contexts that are replaced are not in it. Raises EditError if an operation does not
+        fit the call.
+        """
         call = self.problem
         for numbers, heads in self._groups.items():
             others = torch.ones(1, call.num_heads, 1, 1, dtype=torch.bool, device=call.device)
@@ -258,7 +275,10 @@ class EditedCall:
     def _rescored(
         self, operations: list[Operation], heads: list[int], own: Tensor, *, counts: bool
     ) -> Tensor:
-        """Return the context of heads with edited scores; queries whose weights stay the same keep theirs."""
+        """Return the context of heads with edited scores; queries whose weights stay the same keep theirs.
+
+        `own` itself if no operation changes scores. `counts` adds the changed queries to the tallies.
+        """
         call = edited = part_of(self.problem, heads, self.path)
         rows: Tensor | None = None
         for operation in operations:
@@ -273,5 +293,8 @@ class EditedCall:
 
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:
-    """Return the call of some heads, with the key heads and the values that they use."""
+    """Return the call of some heads, with the key heads and the values that they use; the call itself for all heads.
+
+    Raises WatchError, code `watch.heads`, for a head that it does not have.
+    """
     return call if len(heads) == call.num_heads else of_heads(call, heads, path)

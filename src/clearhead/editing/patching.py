@@ -74,7 +74,7 @@ class Runs(NamedTuple):
 def contexts_in(
     model: nn.Module, inputs: object, layers: Sequence[str] = (), mean: Means | None = None
 ) -> CallContexts:
-    """Return the contexts of a run, in which the heads of some layers are ablated to a mean.
+    """Return the contexts of a run without gradients, with the heads of `layers` ablated to a mean (None: 0).
 
     The mean does not depend on earlier layers, so one run is enough for all modules.
     """
@@ -88,9 +88,10 @@ def contexts_in(
 def patched_contexts(
     model: nn.Module, clean: object, corrupt: object, patch: Patch, layers: Sequence[str]
 ) -> CallContexts:
-    """Return the contexts when one part of each call comes from the clean run.
+    """Return the contexts of each call in `layers` when one part of it, `patch`, comes from the clean run.
 
-    Earlier layers stay corrupt, so one run on each of the two inputs is enough for all modules.
+    Runs the model once on each input, without gradients: earlier layers stay corrupt, so that is enough for all
+    modules. With "z" they are the clean contexts of all modules.
 
     Raises:
         EditError: code `effects.inputs`, where the two runs have other sizes.
@@ -109,7 +110,10 @@ def patched_contexts(
 
 
 def _mixed(path: str, records: Sequence[Seen[Any]], patch: Patch) -> list[Tensor]:
-    """Return the contexts of a module's calls in the second record with one part of the first."""
+    """Return the contexts of a module's calls in the second record with one part (`patch`) of the first.
+
+    Raises EditError, code `effects.inputs`, for other sizes; [] if it has no calls in either.
+    """
     clean, corrupt = (
         [each.problem.replace(value=each.value) for each in record.calls(path)]
         if path in record
@@ -146,7 +150,7 @@ def check_alike(path: str, clean: Sequence[Tensor], corrupt: Sequence[Tensor]) -
 
 
 def copies_of(tree: Any, times: int, batch: int) -> Any:
-    """Return copies of the tensors of a tree; a tensor of `batch` rows is repeated `times` times."""
+    """Return a tree with detached copies of its tensors; a tensor of `batch` rows is repeated `times` times."""
 
     def copy(each: Any) -> Any:
         if not isinstance(each, Tensor):
@@ -238,7 +242,7 @@ def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
 
 
 def is_head(given: object) -> bool:
-    """Return True if a value is a pair of a layer and the number of a head."""
+    """Return True if a value is a tuple of a layer, a path or number, and the number of a head."""
     if not isinstance(given, tuple) or len(given) != 2:
         return False
     layer, head = given

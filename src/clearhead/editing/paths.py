@@ -70,7 +70,7 @@ def paths(
             the last receiver.
         receivers: layer, head, and which of its inputs, "query", "key" or "value", of this head alone where
             others share it; or a list of such, all at once. None is the output of the model.
-        frozen: "others" freezes the other heads, and next to attention whatever has weights in their blocks; with
+        frozen: "others" freezes the other heads, and next to attention all modules with weights in their blocks; with
             "heads", MLPs are recomputed, and what they make of the sender counts.
         progress: True writes a line on a terminal; or a function of the senders done and all senders.
 
@@ -173,7 +173,10 @@ class _Runs:
 
     @torch.no_grad()
     def output(self, path: str, head: int) -> Any:
-        """Return the output of the model when this head alone is patched, for the receivers alone."""
+        """Return the output of the model when this head alone is patched, and only its paths to the receivers count.
+
+        Without receivers that is one run, else two; nothing of the model is changed.
+        """
         order = list(self.own)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
@@ -213,13 +216,19 @@ class OtherInputs(OfContext):
     given: Mapping[str, Tensor] = field(default_factory=dict)
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of the call when `given` replaces its query, key or value; `rows` is ignored."""
+        """Return the context of the call, without dropout, when `given` replaces its query, key or value.
+
+        `rows` is ignored.
+        """
         call = of_heads(at.places.problem, at.heads, at.path)
         return run(call.replace(**self.given, dropout=None)).to(context)
 
 
 def _receivers(given: Any) -> list[Receiver] | None:
-    """Return the receivers as a list of (layer, head, input); None if none were given."""
+    """Return the receivers as a list of (layer, head, input); None if none were given.
+
+    Raises ArgumentTypeError, code `paths.receivers`, for anything else.
+    """
     if given is None:
         return None
     every = [given] if isinstance(given, tuple) and is_head(given[:2]) else given
@@ -240,7 +249,7 @@ def _receivers(given: Any) -> list[Receiver] | None:
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
-    """Return the inputs of each receiving head, by the path of its layer and its number."""
+    """Return the inputs of each receiving head, by (path, head); EditError for a layer or head that did not attend."""
     found: Inputs = {}
     for layer, head, part in receivers:
         found.setdefault(head_of(plain, layer, head), []).append(part)
@@ -293,7 +302,7 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[
 
 
 def _keeping(outputs: Outputs) -> Callable[..., None]:
-    """Return a forward hook that appends a copy of each output to `outputs`."""
+    """Return a forward hook that appends a copy of each output to `outputs` under its module."""
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
         outputs.setdefault(module, []).append(copies_of(output, 1, 0))
@@ -302,6 +311,6 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
 
 
 def _again(outputs: Outputs) -> Callable[..., Any]:
-    """Return a forward hook that replaces each output by the next recorded one."""
+    """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on."""
     calls = {module: iter(some) for module, some in outputs.items()}
     return lambda module, args, output: copies_of(next(calls[module]), 1, 0)

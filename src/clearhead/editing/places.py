@@ -56,7 +56,10 @@ class Places:
 
     @property
     def is_plain(self) -> bool:
-        """True if queries and keys are all tokens of their sequences, counted from 0."""
+        """True if queries and keys are all tokens of their sequences, counted from 0.
+
+        False if unknown, or given by row.
+        """
         lengths = self.problem.query_len, self.problem.kv_len
         if self.query is None or self.query.ndim == 2 or self.key.ndim == 2:
             return False
@@ -64,7 +67,7 @@ class Places:
 
     @cached_property
     def key_end(self) -> Tensor | int:
-        """The position after the last real key, one for each row if rows differ.
+        """The position after the last real key, an int, or (batch, 1) if rows differ. Computed once.
 
         A key that no query may see is padding.
         """
@@ -80,7 +83,7 @@ class Places:
 
     @property
     def query_end(self) -> Tensor | int:
-        """The position after the last real query, one for each row if rows differ."""
+        """The position after the last real query: that of the keys in self-attention, else the number of tokens."""
         return self.tokens if self.is_cross else self.key_end
 
 
@@ -124,7 +127,10 @@ _WHOLE = (nn.MultiheadAttention,)
 
 
 def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -> Places:
-    """Return the positions of a call that has appended its tokens to a cache of clearhead."""
+    """Return the positions of a call that has appended its tokens to a cache of clearhead.
+
+    Those of the queries are None if the cache does not tell, as for a context that it held already.
+    """
     device, held = problem.device, len(cache)
     keys, ends = cache.positions.to(device), torch.atleast_2d(cache.next_positions(1)).to(device)
     last = cache._last_positions().to(device)
@@ -137,7 +143,7 @@ def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -
 
 
 def _cache(running: Sequence[Running]) -> Any:
-    """Return the KV cache of the innermost running module that has one, or None."""
+    """Return the KV cache of the innermost running module that has one, its own of a bundle; None if none has."""
     for each in reversed(running):
         for name, cache in each.arguments.items():
             if isinstance(cache, CacheBundle):
@@ -151,7 +157,10 @@ def _cache(running: Sequence[Running]) -> Any:
 
 
 def _length(cache: Any, running: Sequence[Running]) -> int:
-    """Return the number of tokens in a cache of transformers, including those of this call."""
+    """Return the number of tokens in a cache of transformers, including those of this call.
+
+    It is that of the innermost running module with a layer_idx, or the cache's first if that layer has none.
+    """
     layer = next(
         (
             number

@@ -97,8 +97,8 @@ class Replay:
     def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
         """Return the number of edits in one run, each on its own copy of the inputs in the batch.
 
-        It is 1 unless all that the model takes and returns are rows of samples. It is also 1 if a hook of the user
-        sees the run.
+        Runs the model to test it. It is 1 unless all that the model takes and returns are rows of samples. It is also 1
+        if a hook of the user sees the run.
 
         Args:
             sizes: batch and query_len of each call of attention.
@@ -122,15 +122,15 @@ class Replay:
         return times if all(self.is_copy(output, at, times, batch) for at in range(times)) else 1
 
     def inputs_of(self, times: int, batch: int) -> Any:
-        """Return the inputs with their batch repeated `times` times."""
+        """Return copies of the inputs, a batch of `batch` samples repeated `times` times."""
         inputs = self._inputs
         return copies_of(dict(inputs) if isinstance(inputs, Mapping) else inputs, times, batch)
 
     def is_copy(self, output: Any, at: int, times: int, batch: int) -> bool:
-        """Return True if one copy in a batched output equals the output of a run on the inputs alone.
+        """Return True if copy number `at` in a batched output equals the output of a run on the inputs alone.
 
-        Equal means to half of the digits of the dtype. An output that has anything but rows of samples is not a
-        copy.
+        Equal means to half of the digits of the dtype. False if the output has anything but rows of samples, None and
+        caches that grow by `update`.
         """
         rows, leaves = slice(at * batch, (at + 1) * batch), _pytree.tree_leaves(output)
         return all(
@@ -139,7 +139,7 @@ class Replay:
         ) and _are(_is_close, samples_of(output, rows, times * batch), self.output)
 
     def _holds(self, layers: Sequence[str]) -> bool:
-        """Return True if replayed runs without edits have the output of the original run."""
+        """Return True if replayed runs from the last and a middle layer have the output of the original run."""
         order = sorted(layers, key=self._begins)
         runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
         return all(_are(torch.equal, each, self.output) for each in runs)
@@ -170,7 +170,10 @@ class Replay:
         """Do nothing; the outputs are kept by the wrappers of the blocks."""
 
     def _keeping(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a forward that records output and cache updates of a block whose inputs stay unchanged."""
+        """Return a forward that also records output and cache updates of a block, if it changes nothing else.
+
+        Not recorded: other threads, arguments that may be written to, and blocks that change arguments or attributes.
+        """
 
         def keep(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
@@ -192,7 +195,10 @@ class Replay:
         return keep
 
     def _again(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a forward that replays the recorded output and cache updates of a block."""
+        """Return a forward that repeats the recorded cache updates of a block and returns copies of its output.
+
+        In other threads it runs the block.
+        """
         kept = self._kept[module]
 
         def again(*args: Any, **kwargs: Any) -> Any:
@@ -227,7 +233,10 @@ def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Return the modules of lists that contain attention, if skipping them cannot be observed."""
+    """Return the modules of lists that contain attention, if skipping them cannot be observed.
+
+    Lists without are left out.
+    """
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -250,7 +259,7 @@ def _is_alone(block: nn.Module) -> bool:
 
 
 def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
-    """Replace the forward of a module, after noting how to undo it."""
+    """Replace the forward of a module by `make(module, forward)`; `undo` gets the step that restores it."""
     forward, own = module.forward, vars(module).get("forward")
     undo.append(
         (lambda: vars(module).pop("forward", None))
@@ -261,7 +270,7 @@ def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
 
 
 def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
-    """Record the arguments of each update of a cache, after noting how to undo it."""
+    """Append copies of the arguments of each update of a cache to `calls`; `undo` gets the step that ends it."""
     update = cache.update
 
     def listening(*args: Any, **kwargs: Any) -> Any:
@@ -273,7 +282,7 @@ def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
 
 
 def _split(args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
-    """Split arguments into caches and others."""
+    """Split arguments into caches that grow by `update`, and others; both in order."""
     every = [*args, *kwargs.values()]
     caches = [each for each in every if grows_by_update(each)]
     return caches, [each for each in every if not any(each is some for some in caches)]
@@ -295,7 +304,7 @@ def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def _mark(each: Any) -> int:
-    """Return a number that changes when an object is modified in place: its version, or its length."""
+    """Return the version of a tensor, the length of a container, and 0 for any other object."""
     if isinstance(each, Tensor):
         return each._version
     return len(each) if isinstance(each, list | dict | set) else 0

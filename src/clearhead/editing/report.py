@@ -60,20 +60,23 @@ class Tally:
     """The most tokens of the sequences of queries and of keys."""
 
     def call(self, path: str, heads: int, tokens: int, key_tokens: int) -> None:
-        """Count a call of a module."""
+        """Count a call of a module with this number of edited heads, and note the longest sequences."""
         self.calls += 1
         self.heads[path] = heads
         for name, found in (("query", tokens), ("key", key_tokens)):
             self.tokens[name] = max(self.tokens[name], found)
 
     def add(self, queries: Tensor | int) -> None:
-        """Count changed queries, without waiting for an accelerator."""
+        """Add changed queries, without waiting for an accelerator.
+
+        A tensor that cannot be read makes the count unknown.
+        """
         if isinstance(queries, Tensor) and (is_transformed(queries) or not is_concrete(queries)):
             self.known = False
         else:
             self.queries = self.queries + queries
 
     def counts(self, layer: str, operation: str) -> EditCounts:
-        """Return the counts."""
+        """Return the counts of an operation on a layer; the number of queries is None if it is unknown."""
         queries = int(self.queries) if self.known else None
         return EditCounts(layer, operation, self.calls, sum(self.heads.values()), queries)

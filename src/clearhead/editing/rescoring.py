@@ -41,7 +41,7 @@ class Rescoring(NamedTuple):
         return self._replace(mask=mask, bias=bias)
 
     def applied(self, call: Problem) -> Problem:
-        """Return the call with the changes applied."""
+        """Return the call with the mask and bias added to its own; unchanged if both are None."""
         if self.mask is not None:
             call = call.replace(mask=and_masks(call.mask, self.mask))
         if self.bias is None:
@@ -80,7 +80,10 @@ def touched(call: Problem, change: Rescoring) -> Tensor:
 
 
 def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
-    """Return the shortest slice of [0, count) that contains everything chosen in any sample."""
+    """Return the shortest slice of [0, count) that contains everything chosen in any sample.
+
+    All of it for None, and where numbers cannot be read; an empty slice if nothing is chosen.
+    """
     if chosen is None or not call.readable:
         return slice(0, count)
     places = chosen.any(dim=0).nonzero()
@@ -93,7 +96,7 @@ def number_of_queries(call: Problem, rows: Tensor) -> Tensor:
 
 
 def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
-    """Return the context with some queries recomputed from a call with edited scores.
+    """Return the context with some queries recomputed from a call with edited scores; `own` itself if there are none.
 
     Args:
         call: the edited call.

@@ -76,7 +76,7 @@ class Selection:
         return given.expand(rows, -1).gather(1, place) & inside
 
     def _within(self, given: slice, positions: Tensor, end: Tensor | int) -> Tensor:
-        """Return a bool tensor, True at positions inside a slice; its negative bounds count from `end`."""
+        """Return a bool tensor like `positions`, True inside a slice; its negative bounds count from `end`."""
         start, stop, step = given.start or 0, given.stop, given.step or 1
         if start < 0:
             start = (torch.as_tensor(end, device=positions.device) + start).clamp(min=0)

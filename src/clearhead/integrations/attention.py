@@ -124,7 +124,7 @@ _names: set[object] = set()
 
 
 def _check_kind(kind: type[Any], name: object) -> None:
-    """Raise ModelError if a class of models would not run this package's attention, before one is made."""
+    """Raise ModelError if a class of models would not run this package's attention; no-op for another name."""
     if name not in _names:
         return
     table = classes_by_name(kind)
@@ -212,7 +212,7 @@ def _attention(
 
 
 def _check_beginning(mask: Described, positions: Tensor | None) -> None:
-    """Raise if the tokens of this rank may not start at the beginning of their text.
+    """Raise UnsupportedError if the tokens of this rank may not start at the beginning of their text.
 
     Where keys are only those of the call, and no row has the first token of a text, which some count
     from 1, another rank may hold it: attention to this rank's tokens alone would be another one. Packed
@@ -232,7 +232,7 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     # Padding alone may be ones.
     from_one = ones.any(dim=1) & ((positions == 2).any(dim=1) | ones.all(dim=1))
     elsewhere = (lowest > 0) & ~from_one
-    begins = _told_by_ranks(int(lowest[elsewhere][0]) if bool(elsewhere.any()) else 0)
+    begins = _reported_by_ranks(int(lowest[elsewhere][0]) if bool(elsewhere.any()) else 0)
     if begins:
         raise UnsupportedError(
             "model.positions",
@@ -249,10 +249,10 @@ _told: weakref.ref[Any] | None = None
 
 
 @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
-def _told_by_ranks(place: int) -> tuple[int, int] | None:
-    """Return a rank whose text begins in the middle, and the position; None if no rank reports one.
+def _reported_by_ranks(place: int) -> tuple[int, int] | None:
+    """Return a rank whose text begins in the middle, and the position; None if no rank reports one (`place` of 0).
 
-    The ranks report through the store of their process group, once: a collective would hang if one rank runs alone.
+    The ranks report through the store of their process group, once, for at most 5 s: a collective would hang.
     """
     global _told
     rank, store = dist.get_rank(), private("distributed.distributed_c10d._get_default_store")()
@@ -270,7 +270,7 @@ def _told_by_ranks(place: int) -> tuple[int, int] | None:
 # A compiled graph cannot hold such an object: it is made between two graphs.
 @torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
 def _matrix(problem: Problem) -> AttentionMatrix:
-    """Return the weights of a call, before dropout."""
+    """Return the weights of a call, before dropout; keys are copied unless they require a gradient."""
     # A static KV cache writes to its keys later.
     key = problem.key if problem.key.requires_grad else problem.key.clone()
     return matrix_of(problem.replace(key=key))
@@ -343,7 +343,7 @@ def _real(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Mask
 
 
 def _describe(function: Callable[..., Any], shift: int, lengths: tuple[int, int]) -> Mask | None:
-    """The description of a mask function of transformers, if it is known by its code.
+    """Return the description of a mask function of transformers, if it is known by its code.
 
     Args:
         function: of indices of sample, head, query and key.
@@ -386,14 +386,14 @@ def _describe(function: Callable[..., Any], shift: int, lengths: tuple[int, int]
 
 
 def _and(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """Return the mask of the pairs that both masks show; None if one of them is not known."""
+    """Return the mask of the pairs that both masks show; None if one of them is not known (None)."""
     if mask is None or other is None or isinstance(other, Full):
         return None if other is None else mask
     return other if isinstance(mask, Full) else mask & other
 
 
 def _or(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """Return the mask of the pairs that either mask shows; None if one of them is not known."""
+    """Return the mask of the pairs that either mask shows; None if one of them is not known (None)."""
     if mask is None or other is None:
         return None
     return full() if isinstance(mask, Full) or isinstance(other, Full) else mask | other

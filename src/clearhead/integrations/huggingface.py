@@ -140,7 +140,8 @@ def _loaded(
 ) -> tuple[str, str, dict[str, Any], Any]:
     """Return the place of a model, its name, the options to load more from there, and the model.
 
-    Raises ModelError if weights are missing.
+    Raises MissingExtraError without transformers, and ModelError if there is no such model, it cannot be loaded,
+    weights are missing or, with `logits`, it makes none.
     """
     try:
         import transformers
@@ -186,7 +187,7 @@ def _loaded(
 
 
 def _is_bare(folder: Path) -> bool:
-    """Return True for a folder that holds a model and nothing else."""
+    """Return True for a folder that holds a model's configuration and weights and nothing else; False for no folder."""
     return folder.is_dir() and all(
         file.name in CONFIGS or file.suffix in WEIGHTS or file.name.endswith(".index.json")
         for file in folder.iterdir()
@@ -194,7 +195,7 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _no_tokenizer(name: str) -> ModelError:
-    """Return the error for a model without a tokenizer."""
+    """Return the ModelError, code `model.no-tokenizer`, for a model without a tokenizer."""
     return ModelError(
         "model.no-tokenizer",
         f"there is no tokenizer with {name}. Save the model's tokenizer in the same folder, "
@@ -204,7 +205,7 @@ def _no_tokenizer(name: str) -> ModelError:
 
 
 def _no_logits(name: str) -> ModelError:
-    """Return the error for a model that has no logits of the next token."""
+    """Return the ModelError, code `model.logits`, for a model that has no logits of the next token."""
     return ModelError(
         "model.logits",
         f"{name} must make logits of the next token from what it reads, as smollm2 does; there are no weights for "
@@ -213,7 +214,7 @@ def _no_logits(name: str) -> ModelError:
 
 
 def _packaged() -> str:
-    """Return the folder of the sample MiniLM's weights, or raise if it is not installed."""
+    """Return the folder of the sample MiniLM's weights; MissingExtraError if it is not installed."""
     return str(sample("packages").SAMPLES["minilm"].weights())
 
 
@@ -223,7 +224,7 @@ def _looks_like_a_path(name: str) -> bool:
 
 
 def _check_complete(name: str, report: dict[str, Any]) -> None:
-    """Raise ModelError if weights that attention depends on were missing in the file."""
+    """Raise ModelError, code `model.incomplete`, if weights that attention depends on were missing in the file."""
     missing = [
         key
         for key in sorted(report["missing_keys"])
@@ -252,7 +253,7 @@ def _max_tokens(model: Any, reader: nn.Module, tokenizer: Any) -> int | None:
 
 @contextmanager
 def _translated(name: str, *, missing: str, broken: str) -> Iterator[None]:
-    """Raise any error of transformers as a ModelError of one of two codes."""
+    """Raise any error in the block but a ModelError as a ModelError: of code `missing` for OSError, else `broken`."""
     try:
         yield
     except ModelError:

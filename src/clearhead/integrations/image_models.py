@@ -105,7 +105,11 @@ class ImageModel:
         )
 
     def _pixels(self, file: Path) -> Tensor:
-        """Return the input that the processor makes of a picture, (1, 3, height, width)."""
+        """Return the input that the processor makes of a picture, (1, 3, height, width), float32.
+
+        Raises MissingExtraError without Pillow, ModelError for no picture (`model.picture`) or another shape
+        (`model.patches`).
+        """
         try:
             from PIL import Image, ImageOps
         except ModuleNotFoundError as error:
@@ -131,7 +135,7 @@ class ImageModel:
         return pixels.float()
 
     def _patch(self) -> tuple[int, int]:
-        """Return height and width of a patch, in pixels."""
+        """Return height and width of a patch, in pixels; ModelError, `model.patches`, if the configuration has none."""
         size = getattr(getattr(self.model, "config", None), "patch_size", None)
         sides = size if isinstance(size, tuple | list) else (size, size)
         numbers = [each for each in map(as_int, sides) if each is not None and each > 0]
@@ -143,7 +147,10 @@ class ImageModel:
         return numbers[0], numbers[1]
 
     def _run(self, pixels: Tensor) -> Seen[AttentionMatrix]:
-        """Run the model on a picture and return its record, or raise ModelError."""
+        """Return the record of a run on a picture, without gradients; ModelError if the model takes other input.
+
+        WatchError if nothing is seen.
+        """
         try:
             with torch.no_grad(), watch(self.model) as seen:
                 self.model(pixel_values=pixels)
@@ -156,7 +163,7 @@ class ImageModel:
         return seen
 
     def _unprocessed(self, pixels: Tensor) -> Tensor:
-        """Return the picture as it was before the processor normalised it."""
+        """Return a picture, (3, height, width), as it was before the processor normalised it, from 0 to 1."""
         if getattr(self.processor, "do_normalize", False):
             mean, deviation = (
                 torch.tensor(each)[:, None, None]

@@ -124,7 +124,10 @@ class TextModel:
         return len(self._ids(text))
 
     def writes(self, text: str, *, query: int | None = -1) -> Writes:
-        """Return what each head writes at a query of a text, or at all for None; raises as `read` and `writes` do."""
+        """Return what each head writes at a query of a text, or at all for None; runs the model.
+
+        Raises as `read` and `clearhead.reading.writes` do.
+        """
         return writes(self.model, {"input_ids": torch.tensor([self._ids(text)])}, query=query)
 
     def word(self, token: int) -> str:
@@ -191,7 +194,10 @@ class TextModel:
         return LongReading(names, tuple(paths), tuple(heads), summaries, seen)
 
     def _run(self, ids: list[int]) -> None:
-        """Run the model on the ids of a text; raise a ModelError if it cannot read text alone."""
+        """Run the model on the ids of a text, without gradients; return nothing.
+
+        Raises ModelError, code `model.unreadable`, if it cannot read text alone.
+        """
         mask = torch.ones(1, len(ids)).long()
         try:
             with torch.no_grad():
@@ -202,7 +208,7 @@ class TextModel:
             ) from error
 
     def _check_shape(self, path: str, call: object, shape: Sequence[int], length: int) -> None:
-        """Raise a ModelError unless a call attends from all tokens to all tokens of one text."""
+        """Raise ModelError, `model.shape`, unless `shape`, (batch, …, queries, keys), is of one text of this length."""
         if (shape[0], *shape[2:]) != (1, length, length):
             raise ModelError(
                 "model.shape",
@@ -211,7 +217,11 @@ class TextModel:
             )
 
     def _ids(self, text: str) -> list[int]:
-        """Return the ids of a text's tokens; raise if the model cannot read them."""
+        """Return the ids of a text's tokens, special ones included.
+
+        Raises ArgumentTypeError for no string, and ModelError for an empty or too long text, one that is no Unicode,
+        and ids that the model does not know; the codes are those of `read`.
+        """
         if not isinstance(text, str):
             raise ArgumentTypeError(
                 "text.type", f"text must be a string; got {type(text).__name__}."
@@ -253,7 +263,7 @@ def _calls(seen: Seen[Any]) -> list[tuple[str, Any]]:
 def _steps(
     model: nn.Module, paths: Sequence[str], progress: Callable[[float], None]
 ) -> Iterator[None]:
-    """Report progress: every module of `paths` that has run is a step."""
+    """Call `progress` with the share of `paths` whose modules have run, while the block runs; by a global hook."""
     ends = {id(model.get_submodule(path)) for path in paths}
     done = 0
 
@@ -271,7 +281,7 @@ def _steps(
 
 
 def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:
-    """Raise if there is no such layer or head.
+    """Raise if there is no such layer or head; with `layer` None the head is not checked.
 
     Args:
         layer: the number of a layer, or None for all.
@@ -341,7 +351,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 def _vocabulary(model: Any) -> int | None:
-    """Return the number of tokens in the vocabulary of a model; None if it is unknown."""
+    """Return the number of tokens in the input embedding of a model; None if it is no nn.Embedding or not known."""
     try:
         table = model.get_input_embeddings()
     except NotImplementedError:
@@ -355,7 +365,10 @@ IMPORTED = ("torchao", "torch.utils._pytree")
 
 @contextmanager
 def quiet(*, progress: bool) -> Iterator[None]:
-    """Silence the log of transformers and of what it imports, and, unless wanted, its bars and the hub's log."""
+    """Silence in the block the logs of transformers and its imports, and, unless `progress`, bars and the hub's log.
+
+    All settings are restored after.
+    """
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -380,6 +393,6 @@ def quiet(*, progress: bool) -> Iterator[None]:
 
 
 def brief(error: Exception) -> str:
-    """Return the first sentence or so of another library's message."""
+    """Return another library's message on one line, cut to 300 letters; the type of the error if it has none."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= MOST_OF_MESSAGE else text[:MOST_OF_MESSAGE] + "…"

@@ -67,7 +67,15 @@ class TransformersAdapter(Adapter):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer with the arguments of the module that it replaces, and return what that module returned."""
+        """Call the layer with the arguments of the module that it replaces, and return what that module returned.
+
+        That is (output, weights), or (output, position bias, weights) for T5; weights are None unless the model is
+        eager and they are asked for. The model's cache is updated.
+
+        Raises:
+            UnsupportedError: codes `convert.option`, for an option of a part that has no place in the model,
+                `convert.positions` without rotary positions, and those of `read_call`.
+        """
         given = self.arguments(args, kwargs)
         x, residual = given.pop("hidden_states"), given.pop("residual", None)
         context = _first(given, CONTEXTS)
@@ -143,7 +151,10 @@ class TransformersAdapter(Adapter):
     def _transformed(
         self, query: Tensor, key: Tensor, turns: Any, seen: int | Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return query and key after the parts of the layer, at the positions of the model."""
+        """Return query and key after the parts of the layer, at the positions of the model.
+
+        `seen` tokens come earlier.
+        """
         for part in self.layer.parts:
             if isinstance(part, Rotary):
                 query, key = self._turned(part, query, key, turns)
@@ -162,9 +173,9 @@ class TransformersAdapter(Adapter):
         key: Tensor,
         implementation: str | None,
     ) -> Tensor | None:
-        """Return the ALiBi of the model, (batch, num_heads, 1, kv_len).
+        """Return the ALiBi of the model, (batch, num_heads, 1, kv_len): the end of `bias` for MPT, with a batch of 1.
 
-        None if the mask contains it or there is none.
+        Else it is taken out of `given`; None if the mask contains it or there is none.
         """
         if bias is not None:  # of MPT, as long as its longest text
             return bias[None, ..., bias.shape[-1] - key.shape[2] :]
@@ -179,7 +190,10 @@ class TransformersAdapter(Adapter):
     def _turned(
         self, part: Rotary, query: Tensor, key: Tensor, turns: Tensor | tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """Return query and key, rotated by the cosines and sines that the model passes."""
+        """Return query and key, rotated by the cosines and sines that the model passes, which may be complex numbers.
+
+        Raises UnsupportedError, code `convert.positions`, for None. At the first call it stores how pairs are laid out.
+        """
         if turns is None:
             raise UnsupportedError(
                 "convert.positions",
@@ -255,7 +269,10 @@ def run_alone(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _positions_of(module: nn.Module, x: Tensor) -> Any:
-    """Return the cosines and sines that a model would pass to an attention; raise TypeError if it passes others."""
+    """Return the cosines and sines that a model would pass to an attention, of its RotaryEmbedding.
+
+    TypeError without one.
+    """
     module_: Any = module
     for name, kind in vars(sys.modules[type(module).forward.__module__]).items():
         if isinstance(kind, type) and name.endswith("RotaryEmbedding"):
@@ -270,9 +287,10 @@ def _positions_of(module: nn.Module, x: Tensor) -> Any:
 
 
 def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
-    """Make calls of a model of transformers, as functions and arguments: of a few tokens, or a picture or a sound.
+    """Return calls of a model of transformers, as (function, named arguments): of a few tokens, a picture or a sound.
 
-    Text and picture are two calls where the text would need a token for each patch, whose number its processor knows.
+    Nothing is run. Text and picture are two calls where the text would need a token for each patch, whose number its
+    processor knows.
 
     Raises:
         AttributeError, KeyError, TypeError: for a model whose inputs are others.
@@ -310,7 +328,10 @@ def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
 
 
 def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs of a model for a text in two pieces, with its KV cache; [] if it has none."""
+    """Return the outputs of a model for a text in two pieces, with its KV cache.
+
+    [] if it has none or the inputs no text.
+    """
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     kept = cache_of(inspect.signature(type(model).forward).parameters) or CACHES[0]
     if inputs.get("use_cache") is None or name not in inputs:

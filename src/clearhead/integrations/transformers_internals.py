@@ -53,7 +53,7 @@ def read_closure(function: Callable[..., Any]) -> tuple[str | None, dict[str, An
 
 
 def collects_attentions() -> bool:
-    """Return False if the running model does not collect the attentions of its modules."""
+    """Return True if the running model collects the attentions of its modules, or that cannot be known (before 5.3)."""
     try:
         from transformers.utils.output_capturing import _active_collector
     except ImportError:  # before transformers 5.3
@@ -99,7 +99,10 @@ def keeps_to_own_code(kind: type[Any], base: type[Any]) -> bool:
 
 
 def check_when_made(check: Callable[[type[Any], object], None]) -> None:
-    """Have a model checked, by its class and the name of its implementation, before it is made."""
+    """Have `check` called with class and implementation of each model of transformers before it is made, for good.
+
+    Only the first call has an effect, and none before transformers 4.54.
+    """
     from transformers import PreTrainedModel
 
     original: Any = getattr(PreTrainedModel, "get_correct_attn_implementation", None)

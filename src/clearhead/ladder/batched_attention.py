@@ -31,7 +31,9 @@ class BatchedAttention(DropoutProjections):
     def stages(
         self, x: Batch, context: ContextBatch | None = None, *, mask: Mask | Tensor | None = None
     ) -> Stages:
-        """Every stage between the tokens and their contexts.
+        """Return every stage between the tokens and their contexts, each with the batch axis of x.
+
+        Raises MaskError for a mask that does not fit, or the error of `dense` for a tensor that is not a mask.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).

@@ -34,16 +34,22 @@ class ConcatenatedHeads(Rung):
         self.heads = nn.ModuleList(heads)
 
     def project(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key and value of all heads, stacked: (..., num_heads, tokens, head_dim)."""
+        """Return query, key and value of all heads, stacked: (..., num_heads, tokens, head_dim).
+
+        The inputs are those of a head.
+        """
         each = [head.project(*inputs) for head in cast(Iterable[Rung], self.heads)]
         query, key, value = (torch.stack(same, dim=-3) for same in zip(*each, strict=True))
         return query, key, value
 
     def stages(self, *inputs: Any, **options: Any) -> Stages:
-        """Return the stages of all heads, stacked: (..., num_heads, query_len, …)."""
+        """Return the stages of all heads, stacked: (..., num_heads, query_len, …).
+
+        The arguments are those of a head.
+        """
         each = [head.stages(*inputs, **options) for head in cast(Iterable[Rung], self.heads)]
         return Stages(*(torch.stack(same, dim=-3) for same in zip(*each, strict=True)))
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        """Return the contexts of all heads, (..., query_len, num_heads · value_head_dim)."""
+        """Return the contexts of all heads, concatenated: (..., query_len, num_heads · value_head_dim)."""
         return torch.cat([head(*inputs, **options) for head in self.heads], dim=-1)

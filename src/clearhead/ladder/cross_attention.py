@@ -21,6 +21,6 @@ class CrossAttention(Projections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage from the tokens to their contexts; a context of None is x."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x."""
         query, key, value = self.project(x, context)
         return compute(query, key, value, scale=query.shape[-1] ** -0.5)

@@ -34,12 +34,12 @@ class DropoutProjections(MaskedProjections):
 
     @property
     def rate(self) -> float | None:
-        """The dropout probability of a call; None in eval mode."""
+        """The dropout probability of a call, None without dropout; None in eval mode."""
         return self.dropout if self.training else None
 
 
 class DropoutAttention(DropoutProjections):
-    """Attention that drops weights while training, and none after `eval()`; arguments as above.
+    """Attention that drops weights while training, but not after `eval()`; arguments as in `DropoutProjections`.
 
     Example:
         >>> import torch
@@ -52,7 +52,7 @@ class DropoutAttention(DropoutProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x."""
         query, key, value = self.project(x, context)
         visible, scale = self.visible(query, key), query.shape[-1] ** -0.5
         return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)

@@ -67,7 +67,7 @@ class Projections(Rung):
             layer.weight = nn.Parameter(matrix.mT.contiguous())
 
     def sizes(self) -> dict[str, int]:
-        """Return the widths by the names of the constructor's arguments."""
+        """Return the widths by the names of the constructor's arguments, without those equal to their default."""
         layers = self.query_projection, self.key_projection, self.value_projection
         query, key, value = ((each.in_features, each.out_features) for each in layers)
         return widths(query, key, value, getattr(self, "num_heads", 1))
@@ -75,7 +75,7 @@ class Projections(Rung):
     def with_weights(
         self: AnyRung, query: Tensor, key: Tensor, value: Tensor, **others: Tensor | None
     ) -> AnyRung:
-        """This rung with copies of the given matrices as its own.
+        """Return this rung, with copies of the given matrices as its parameters, in place.
 
         Args:
             query: (embed_dim, head_dim), to be used as `x @ query`: the transpose of nn.Linear's.
@@ -94,13 +94,16 @@ class Projections(Rung):
         return self.load(**saved)
 
     def project(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the query of each token of x, and key and value of each token of the context, by default x."""
+        """Return the query of each token of x, and key and value of each token of the context, by default x.
+
+        They are (..., tokens, head_dim) twice, and (..., tokens, value_head_dim).
+        """
         source = x if context is None else context
         return self.query_projection(x), self.key_projection(source), self.value_projection(source)
 
 
 class SelfAttentionWithLayers(Projections):
-    """Self-attention with a linear layer each for query, key and value; arguments as above.
+    """Self-attention with a linear layer each for query, key and value; arguments as in `Projections`.
 
     Example:
         >>> import torch
@@ -111,6 +114,6 @@ class SelfAttentionWithLayers(Projections):
     """
 
     def stages(self, x: Tokens) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts, (tokens, value_head_dim)."""
         query, key, value = self.project(x)
         return compute(query, key, value, scale=query.shape[-1] ** -0.5)

@@ -25,7 +25,7 @@ class MaskedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x."""
         query, key, value = self.project(x, context)
         scale = query.shape[-1] ** -0.5
         return compute(query, key, value, scale=scale, visible=self.visible(query, key))

@@ -48,7 +48,13 @@ class MaskedProjections(Projections):
         """Return which pairs the mask of the rung and that of the call allow, bool; None without either.
 
         It broadcasts to the scores: (query_len, kv_len), with leading axes of batch and heads if the mask differs
-        between them.
+        between them. Raises MaskError if a mask does not fit the sizes.
+
+        Args:
+            query: (..., query_len, head_dim), with an axis of heads before query_len if `num_heads` is given.
+            key: the same form, with kv_len.
+            mask: that of the call, or None.
+            num_heads: the number of heads; None if the tensors have no axis of heads.
         """
         mask = and_masks(self.mask, mask)
         if mask is None:

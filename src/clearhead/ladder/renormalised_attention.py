@@ -18,7 +18,7 @@ from clearhead.stages import Stages, compute
 def hide(
     weights: Float[Tensor, "*batch query_len kv_len"], visible: Bool[Tensor, "..."]
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The weights with 0 where a query may not attend; the rows add up to less than 1.
+    """Return the weights with 0 where a query may not attend; rows with hidden keys add up to less than 1.
 
     Example:
         >>> import torch, clearhead as ch
@@ -32,7 +32,7 @@ def hide(
 def renormalise(
     weights: Float[Tensor, "*batch query_len kv_len"],
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The weights of each query divided by their sum; all 0 where they all are.
+    """Return the weights of each query divided by their sum; a row of zeros stays 0.
 
     Example:
         >>> import torch
@@ -56,7 +56,7 @@ class RenormalisedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage; the mask is applied to the weights, so scores also show hidden pairs."""
+        """Return every stage; the mask is applied to the weights alone, and hidden pairs keep their scores."""
         query, key, value = self.project(x, context)
         steps = compute(query, key, value, scale=query.shape[-1] ** -0.5)
         visible = self.visible(query, key)

@@ -1,4 +1,4 @@
-"""A rung: called like a layer, with every stage on the way by name.
+"""A rung: called like a layer, with every stage by name.
 
 `project` makes query, key and value; `stages` is one call of `clearhead.stages`, which computes
 everything from them; calling the rung gives the last stage, the context.
@@ -24,7 +24,7 @@ Init = Literal["linear", "normal", "uniform"]
 
 
 def drawn(init: Init, embed_dim: int, width: int) -> Tensor:
-    """Return a random matrix, (embed_dim, width).
+    """Return a random matrix, (embed_dim, width), drawn from PyTorch's generator, without gradients.
 
     Args:
         init: "normal" as torch.randn, "uniform" as torch.rand, or "linear" as nn.Linear: between ±1/√embed_dim.
@@ -44,7 +44,10 @@ def drawn(init: Init, embed_dim: int, width: int) -> Tensor:
 
 
 class Rung(nn.Module, ABC):
-    """The methods of every rung, and the settings that a rung lacks unless it defines them."""
+    """A module with every stage by name: a subclass defines `project` and `stages`.
+
+    Mask and dropout are None by default.
+    """
 
     mask: Mask | None = None
     dropout: float | None = None
@@ -62,18 +65,24 @@ class Rung(nn.Module, ABC):
         return self.stages(*inputs, **options).context
 
     def load(self: AnyRung, **weights: Tensor) -> AnyRung:
-        """Return a rung with copies of the tensors as its parameters; raise for other names or shapes."""
+        """Return this rung, with copies of the tensors as its parameters, in place.
+
+        RuntimeError for other names or shapes.
+        """
         layout = torch.contiguous_format
         copies = {name: each.detach().clone(memory_format=layout) for name, each in weights.items()}
         self.load_state_dict(copies, assign=True)
         return self
 
     def sizes(self) -> dict[str, int]:
-        """Return the widths by the names of the constructor's arguments, without defaults."""
+        """Return the widths by the names of the constructor's arguments, without defaults.
+
+        {} for a rung without widths.
+        """
         return {}
 
     def extra_repr(self) -> str:
-        """Return the sizes, the mask and the dropout for the repr of the module."""
+        """Return the sizes, heads, mask and dropout that are set, as text for the repr of the module."""
         sizes = self.sizes()
         num_heads = getattr(self, "num_heads", None)
         mask = None if self.mask is None else self.mask.describe()
@@ -85,7 +94,10 @@ class Rung(nn.Module, ABC):
 def widths(
     query: tuple[int, int], key: tuple[int, int], value: tuple[int, int], num_heads: int = 1
 ) -> dict[str, int]:
-    """Return the constructor's arguments for matrices of these sizes, (in, out)."""
+    """Return the constructor's arguments for matrices of these sizes, (in, out), without those equal to their default.
+
+    The widths of query, key and value are those of all heads together.
+    """
     head_dim, value_head_dim = query[1] // num_heads, value[1] // num_heads
     found = {"embed_dim": query[0], "head_dim": head_dim}
     found |= {"value_head_dim": value_head_dim} if value_head_dim != head_dim else {}

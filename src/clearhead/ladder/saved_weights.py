@@ -35,7 +35,7 @@ HEAD = re.compile(r"heads\.(\d+)\.(.+)")
 def from_tutorial(
     state_dict: Mapping[str, Any], *, num_heads: int | None = None, dropout: float | None = None
 ) -> Rung:
-    """The rung that a tutorial's weights belong to, with copies of them.
+    """Return the rung that a tutorial's weights belong to, with copies of them as its parameters.
 
     Names in the file, and the rung:
 
@@ -72,7 +72,13 @@ def from_tutorial(
 
 
 def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | None) -> Rung:
-    """Return the rung with these saved weights, or raise ArgumentError if their names are not those of a tutorial."""
+    """Return the rung with these saved weights of one model, or of one head of `ConcatenatedHeads`.
+
+    Raises:
+        ArgumentError: code `tutorial.names`, for names that no tutorial has; code `tutorial.heads`, unless `num_heads`
+            is given exactly for weights with an output projection.
+        MaskError: code `tutorial.mask`, for a mask that is not causal.
+    """
     # A layer stores the transpose of the bare matrix.
     weights = {
         OURS[name]: tensor.mT if name.endswith(".weight") else tensor
@@ -112,7 +118,10 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
 
 
 def _causal(mask: Tensor) -> Mask:
-    """Return `causal()` for a mask that hides exactly the future, where 1 means hidden; else raise ArgumentError."""
+    """Return `causal()` for a mask that hides exactly the future, where 1 means hidden.
+
+    Raise MaskError for any other.
+    """
     if mask.ndim == 2 and torch.equal(mask.bool(), torch.ones_like(mask).bool().triu(1)):
         return causal()
     raise MaskError(

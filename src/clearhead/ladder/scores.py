@@ -13,7 +13,9 @@ from clearhead._shapes import Float
 
 
 def dot_product(a: Float[Tensor, " dim"], b: Float[Tensor, " dim"]) -> Float[Tensor, ""]:
-    """The products of the numbers at equal places, added up: `torch.dot`, written out.
+    """Return the dot product of two vectors.
+
+    The products of the numbers at equal places, added up, as `torch.dot` does.
 
     Example:
         >>> from clearhead.ladder import EXAMPLE_EMBEDDINGS
@@ -30,7 +32,7 @@ def dot_product(a: Float[Tensor, " dim"], b: Float[Tensor, " dim"]) -> Float[Ten
 def scores_of_query(
     query: Float[Tensor, " head_dim"], key: Float[Tensor, "kv_len head_dim"]
 ) -> Float[Tensor, " kv_len"]:
-    """The score of one query with every key, one after the other.
+    """Return the score of one query with every key, one after the other.
 
     Example:
         >>> from clearhead.ladder import EXAMPLE_EMBEDDINGS
@@ -46,7 +48,7 @@ def scores_of_query(
 def scores_by_loops(
     query: Float[Tensor, "query_len head_dim"], key: Float[Tensor, "kv_len head_dim"]
 ) -> Float[Tensor, "query_len kv_len"]:
-    """The score of every query with every key: row i belongs to query i.
+    """Return the score of every query with every key: row i belongs to query i.
 
     Example:
         >>> from clearhead import stages

@@ -49,13 +49,13 @@ class SelfAttention(Rung):
         self.value_weight = nn.Parameter(drawn(init, embed_dim, value_head_dim))
 
     def sizes(self) -> dict[str, int]:
-        """Return the widths by the names of the constructor's arguments."""
+        """Return the widths by the names of the constructor's arguments, without those equal to their default."""
         shapes = [each.shape for each in (self.query_weight, self.key_weight, self.value_weight)]
         query, key, value = ((rows, columns) for rows, columns in shapes)
         return widths(query, key, value)
 
     def with_weights(self: AnyRung, query: Tensor, key: Tensor, value: Tensor) -> AnyRung:
-        """Return a rung with copies of these matrices, to be used as `x @ query`, as its parameters."""
+        """Return this rung, with copies of these matrices, to be used as `x @ query`, as its parameters, in place."""
         return self.load(query_weight=query, key_weight=key, value_weight=value)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,6 +63,6 @@ class SelfAttention(Rung):
         return x @ self.query_weight, x @ self.key_weight, x @ self.value_weight
 
     def stages(self, x: Tokens) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts, (tokens, value_head_dim)."""
         query, key, value = self.project(x)
         return compute(query, key, value, scale=query.shape[-1] ** -0.5)

@@ -21,10 +21,13 @@ class SimpleAttention(Rung):
     """
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the tokens themselves as query, key and value."""
+        """Return the tokens, (tokens, embed_dim), three times, as query, key and value."""
         return x, x, x
 
     def stages(self, x: Tokens) -> Stages:
-        """Return every stage from the tokens to their contexts."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts, of the same shape.
+
+        Scores are not scaled.
+        """
         query, key, value = self.project(x)
         return compute(query, key, value, scale=1.0)

@@ -1,6 +1,6 @@
 """Weights: the scores of a query as shares of one, their softmax.
 
-New here: two ways to share that do not hold, and why the third one does. Dividing by the sum gives
+New here: two methods to share that fail, and why the third one does. Dividing by the sum gives
 negative shares for negative scores, and infinite ones when the scores add up to 0. The exponential
 makes every score positive first: the softmax (Bridle, 1990), but in float32 it is infinite above
 88.7. `clearhead.stages.weights`, which the later rungs use, subtracts the largest score first,
@@ -14,7 +14,7 @@ from clearhead._shapes import Float
 
 
 def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
-    """Each score divided by the sum of its row.
+    """Return each score divided by the sum of its row; no row is checked for a sum of 0.
 
     Example:
         >>> weights_by_sum(torch.tensor([1.0, 3.0]))
@@ -27,6 +27,8 @@ def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*row
 
 def naive_softmax(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
     """Return the softmax by its formula: each exponential divided by the sum of its row.
+
+    NaN where exponentials overflow.
 
     Example:
         >>> naive_softmax(torch.tensor([1.0, 2.0]))

@@ -24,7 +24,7 @@ from clearhead.stages import Stages, compute
 def split_heads(
     projected: Float[Tensor, "*batch len width"], num_heads: int
 ) -> Float[Tensor, "*batch num_heads len head_dim"]:
-    """The columns of a wide projection, a group for each head; merge_heads puts them back.
+    """Return the columns of a wide projection, a group of neighbours for each head; merge_heads is the inverse.
 
     Example:
         >>> import torch
@@ -39,7 +39,7 @@ def split_heads(
 def merge_heads(
     context: Float[Tensor, "*batch num_heads query_len value_head_dim"],
 ) -> Float[Tensor, "*batch query_len width"]:
-    """The contexts of all heads next to each other: width = num_heads · value_head_dim.
+    """Return the contexts of all heads concatenated: width = num_heads · value_head_dim.
 
     Example:
         >>> import torch
@@ -121,7 +121,10 @@ class SplitHeads(DropoutProjections):
     def stages(
         self, x: Batch, context: ContextBatch | None = None, *, mask: Mask | Tensor | None = None
     ) -> Stages:
-        """Return every stage of every head, (batch, num_heads, tokens, …); arguments as in the previous rung."""
+        """Return every stage of every head, (batch, num_heads, tokens, …).
+
+        Arguments and errors as of `BatchedAttention`.
+        """
         wide = self.project(x, context)  # (batch, tokens, num_heads · head_dim), …
         query, key, value = (split_heads(each, self.num_heads) for each in wide)
         visible = self.visible(query, key, as_mask(mask), self.num_heads)

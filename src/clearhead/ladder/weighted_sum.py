@@ -14,7 +14,7 @@ from clearhead._shapes import Float
 def context_by_loops(
     weights: Float[Tensor, "query_len kv_len"], value: Float[Tensor, "kv_len value_head_dim"]
 ) -> Float[Tensor, "query_len value_head_dim"]:
-    """The weighted sum of the values, for one query after the other.
+    """Return the weighted sum of the values, for one query after the other.
 
     Example:
         >>> context_by_loops(torch.tensor([[0.25, 0.75]]), torch.tensor([[4.0, 0.0], [0.0, 4.0]]))

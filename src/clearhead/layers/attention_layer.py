@@ -52,8 +52,8 @@ class Heads(NamedTuple):
 
     Attributes:
         query, key, value: as in `clearhead.attend`.
-        scale: of the scores, where it is not that of the query's width.
-        is_cached: True if key and value are the very numbers that a cache holds.
+        scale: of the scores, where it is not that of the query's width; None for 1/√width.
+        is_cached: True if key and value are the very numbers that a cache holds; True without a cache too.
     """
 
     query: Tensor
@@ -66,7 +66,7 @@ class Heads(NamedTuple):
 class AttentionLayer(nn.Module, ABC):
     """A base of attention layers, which define how a call is projected and how heads are joined.
 
-    In between the way is the same for all of them: a call is checked, projected, transformed by the
+    The steps in between are the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
     """
 
@@ -89,21 +89,24 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Return the query, key and value of a call as projected, and the unrotated query or None."""
+        """Return the query, key and value of a call as projected, and the unrotated query or None; changes nothing."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
     ) -> Heads:
-        """Return the heads of a projected query and of the key and value that the cache returned."""
+        """Return the heads of a query and of the key and value that the cache returned.
+
+        By default the three unchanged.
+        """
         return Heads(query, key, value)
 
     def _absorbs(self, cache: Cache) -> bool:
-        """Return True if the heads attend to the latents that the cache holds."""
+        """Return True if the heads attend to the latents that the cache holds; by default always False."""
         return False
 
     @abstractmethod
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
-        """Return the output, (batch, tokens, output_dim), for the context of each head."""
+        """Return the output, (batch, tokens, output_dim), for a context, (batch, num_heads, tokens, dim)."""
 
     def make_problem(
         self,
@@ -113,7 +116,7 @@ class AttentionLayer(nn.Module, ABC):
     ) -> Problem:
         """Return the problem that the layer passes to a kernel: projected, split into heads, masked.
 
-        Arguments and errors are those of `forward`; a cache takes the tokens.
+        Arguments and errors are those of `forward`; a cache appends the tokens, unless the call raises.
         """
         call = self._check_call(x, context, **options)
         with Rollback(call.keys.cache, call.source.shape[1]):
@@ -159,7 +162,10 @@ class AttentionLayer(nn.Module, ABC):
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         **options: Unpack[CallOptions],
     ) -> Plan:
-        """Return the kernel that `forward` would run for these arguments, and why not the others."""
+        """Return the kernel that `forward` would run for these arguments, and why not the others.
+
+        A cache stays as it is.
+        """
         call = self._check_call(x, context, across=across, **options)
         held = call.form and call.form.held
         if held is not None:
@@ -168,7 +174,7 @@ class AttentionLayer(nn.Module, ABC):
         return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
-        """Return the output projection of the contexts, after each part has transformed them."""
+        """Return the contexts, (batch, num_heads, tokens, dim), transformed by the parts, joined and projected."""
         for part in self.parts:
             context = part.transform_context(context, x)
         return self.output_projection(context.transpose(1, 2).flatten(2))
@@ -184,7 +190,10 @@ class AttentionLayer(nn.Module, ABC):
         cache: Cache | CacheBundle | None = None,
         across: Any = None,
     ) -> LayerCall:
-        """Return the checked arguments of a call; the cache is not changed. Raises as `forward` does."""
+        """Return the checked arguments of a call, with a batch axis, all masks, and positions if they are needed.
+
+        A bundle makes the layer's cache if there is none; nothing is appended. Raises as `forward` does.
+        """
         if across is not None:
             alone = {"cache": cache, "valid": valid, "positions": positions}
             return self._check_across(x, context, across, alone, mask)
@@ -242,9 +251,9 @@ class AttentionLayer(nn.Module, ABC):
         alone: dict[str, object],
         mask: Mask | Tensor | None,
     ) -> LayerCall:
-        """Return the checked arguments of a call whose tokens are split over ranks.
+        """Return the checked arguments of a call whose tokens are split over ranks: those of this rank.
 
-        Raises UnsupportedError if one of the arguments in `alone` is given too.
+        Raises UnsupportedError if an argument in `alone` is not None; if one rank raises, all do.
         """
         pair = read_across(across)
 
@@ -272,7 +281,7 @@ class AttentionLayer(nn.Module, ABC):
     def _posed(
         self, call: LayerCall, projected: Projected | None = None
     ) -> tuple[Heads, dict[str, Any]]:
-        """The heads of a call, and the options of `attend`; its cache takes the tokens.
+        """Return the heads of a call, and the options of `attend` for them; the cache, if any, appends the tokens.
 
         Args:
             call: the call.
@@ -293,7 +302,7 @@ class AttentionLayer(nn.Module, ABC):
         return heads, {"mask": mask, "dropout": dropout, **options}
 
     def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
-        """Return query and key after each part has transformed them."""
+        """Return query and key after each part has transformed them by the call's positions (never None here)."""
         counted, held = call.positions, call.form and call.form.held
         assert counted is not None
         pair = (counted.placed or counted)[:2]
@@ -310,7 +319,7 @@ class AttentionLayer(nn.Module, ABC):
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
-        """Return the problem of a call to a kernel; the cache of the call appends the tokens."""
+        """Return the problem of a call to a kernel; the cache of the call, if any, appends the tokens."""
         heads, options = self._posed(call, projected)
         real, cache, is_cross, _ = call.keys
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
@@ -323,7 +332,10 @@ class AttentionLayer(nn.Module, ABC):
         return problem.replace(real_queries=real)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
-        """Return the mask of a call and the options of its parts, by position where columns are not in order."""
+        """Return the mask of a call, or None, and the options that its parts set, or {}; raises as `forward` does.
+
+        Both go by position where columns are not in order.
+        """
         mask, visible, cache = call.mask, call.visible(), call.keys.cache
         positions = call.positions
         if positions is None:
@@ -349,7 +361,7 @@ class AttentionLayer(nn.Module, ABC):
         return and_masks(mask, visible), options
 
     def _run(self, problem: Problem, kernel: str) -> Tensor:
-        """Return the context of a problem by the kernel with this name."""
+        """Return the context of a problem, (batch, heads, tokens, dim), by the kernel with this name or "auto"."""
         return run(problem, kernel)
 
     def _attend(
@@ -357,7 +369,8 @@ class AttentionLayer(nn.Module, ABC):
     ) -> Tensor:
         """Return the output of a checked call, in the form of its input.
 
-        If the call fails, its cache is restored. `projected` replaces the layer's own projections.
+        The cache appends the tokens; if the call fails, it is restored. `projected` replaces the layer's own
+        projections.
         """
         form = call.form
         if form is not None and form.held is not None:
@@ -371,7 +384,7 @@ class AttentionLayer(nn.Module, ABC):
         return output if form is None else form.restore(output)
 
     def _describe_options(self) -> str:
-        """Return the end of `extra_repr`: the options that differ from their defaults."""
+        """Return ", name=value" for each option that differs from its default, for `extra_repr`; "" if none does."""
         text = ""
         if self.value_head_dim != self.head_dim:
             text += f", value_head_dim={self.value_head_dim}"
@@ -381,5 +394,5 @@ class AttentionLayer(nn.Module, ABC):
 
 
 def _on_a_copy(call: LayerCall) -> LayerCall:
-    """Return the call with a copy of its cache, so that the cache itself is not changed."""
+    """Return the call with a deep copy of its cache, if any, so that the cache itself is not changed."""
     return call._replace(keys=call.keys._replace(cache=copy.deepcopy(call.keys.cache)))

@@ -55,12 +55,15 @@ class Differential(Part):
         self.norm = nn.RMSNorm(2 * head_dim, eps=eps, elementwise_affine=False)
 
     def factor(self) -> Tensor:
-        """Return λ, a tensor (): exp(q₁·k₁) − exp(q₂·k₂) + its initial value."""
+        """Return λ, a tensor () in the dtype of the parameters: exp(q₁·k₁) − exp(q₂·k₂) + its initial value."""
         first, second = self.pairs.double().view(2, 2, -1).prod(dim=1).sum(dim=-1).exp()
         return (first - second + self.initial).to(self.pairs.dtype)
 
     def transform_value(self, value: Tensor) -> Tensor:
-        """Transform the value; arguments as for `Part`."""
+        """Return the values of both key heads of a pair side by side, repeated: (batch, heads, kv_len, 2 · head_dim).
+
+        Raises ShapeError for an odd number of heads (`differential.heads`) or another width (`part.width`).
+        """
         check_head_dim(self, value, self.pairs.shape[1])
         if value.shape[1] % 2:
             raise ShapeError(
@@ -70,6 +73,6 @@ class Differential(Part):
         return torch.cat(value.chunk(2, dim=1), dim=-1).repeat(1, 2, 1, 1)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        """Transform the context of each head; arguments as for `Part`."""
+        """Return the normed difference of the contexts of each pair, (batch, heads / 2, query_len, 2 · head_dim)."""
         first, second = context.chunk(2, dim=1)
         return (1 - self.initial) * self.norm(first - self.factor() * second)

@@ -154,11 +154,14 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @property
     def _extra(self) -> int:
-        """The number of keys that the module appends: its bias and its zero."""
+        """The number of keys that the module appends, 0 to 2: its bias and its zero."""
         return (self.bias_k is not None) + bool(self.add_zero_attn)
 
     def _check_inputs(self, given: dict[str, Any]) -> None:
-        """Raise ShapeError unless query, key and value, in this order, have shapes that fit the module."""
+        """Raise ShapeError, code `drop-in.shape`, unless query, key and value, in this order, fit the module.
+
+        Raises ArgumentTypeError, code `NAME.type`, for what is no tensor.
+        """
         for name, each in given.items():
             check_tensor(name, each)
         widths = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
@@ -183,7 +186,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
 
     def _heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return query, key and value, (batch, num_heads, tokens, head_dim), with the keys that the module appends."""
+        """Return query, key and value, each (batch, num_heads, tokens, head_dim), projected.
+
+        The bias key and the zero key that the module may append come last in key and value. Raises ShapeError,
+        `layer.projected`, for a changed projection of another width.
+        """
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
         else:
@@ -206,7 +213,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, key: Tensor, attn_mask: Tensor | None, padded: Tensor | None
     ) -> tuple[Mask | None, Tensor | None]:
-        """Return the mask, and the tensor to add to the scores; each is None if there is none."""
+        """Return the mask from bool masks, and the tensor to add to the scores from floating ones.
+
+        Each is None if there is none. Keys that the module appends are visible to all. Raises as `_check_mask` does.
+        """
         batch, heads, query_len, _ = query.shape
         kv_len = key.shape[2] - self._extra
         whole = (batch * heads, query_len, kv_len)
@@ -236,7 +246,10 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 
 def _check_mask(name: str, mask: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise an error unless a mask is bool or floating, and has one of the shapes."""
+    """Raise ArgumentTypeError unless a mask is bool or floating, ShapeError unless it has one of the shapes.
+
+    `shapes` are the allowed ones, by their axes as text.
+    """
     check_tensor(name, mask)
     assert isinstance(mask, Tensor)
     if mask.dtype != torch.bool and not mask.is_floating_point():

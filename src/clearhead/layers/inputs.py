@@ -61,7 +61,10 @@ class CallKeys(NamedTuple):
     absorbs: bool = False
 
     def in_order(self) -> bool:
-        """Return True if in every row the distance of two columns is the distance of their tokens."""
+        """Return True if in every row the distance of two columns is the distance of their tokens.
+
+        Reads cache or `valid`.
+        """
         if self.cache is not None:
             return self.cache.in_order
         return self.valid is None or is_in_order(self.valid)
@@ -79,7 +82,7 @@ class Form(NamedTuple):
     held: tuple[Sharding, Sharding] | None = None
 
     def restore(self, output: Tensor) -> Tensor:
-        """Return an output (batch, tokens, width) in this form."""
+        """Return an output (batch, tokens, width) in this form: without a batch, or as a DTensor, if x was so."""
         output = output if self.x.ndim == 3 else output[0]
         return output if self.held is None else as_given(output, self.x, self.held[0])
 
@@ -105,7 +108,7 @@ class LayerCall(NamedTuple):
     form: Form | None = None
 
     def visible(self) -> Mask | None:
-        """Return the mask of the keys that are real tokens; None if all are."""
+        """Return the mask of the real tokens among the keys, those of the cache included; None if all are visible."""
         valid, cache, *_ = self.keys
         if cache is not None:
             mask = cache.mask()
@@ -239,7 +242,7 @@ def check_cache(
 def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
     """Raise ArgumentError if a mask lets a token see a later call's token, which the cache cannot give it.
 
-    A mask that does not fit the sizes is not checked.
+    Also, with a FixedCache, if a token sees a later one of its own call. A mask that does not fit is not checked.
     """
     start = torch.as_tensor(cache._counts(), device=x.device).view(-1, 1, 1, 1)
     whole = int(start.max()) + x.shape[1]
@@ -267,7 +270,11 @@ def _check_ahead(mask: Mask, cache: Cache, x: Tensor) -> None:
 
 
 def _bind(cache: Cache, layer: nn.Module) -> None:
-    """Bind a cache to a layer, or raise an error if it is bound to another."""
+    """Bind a cache to a layer by a weak reference.
+
+    ArgumentError, `layer.cache-shared`, if it holds keys of another layer. An empty cache changes its layer. In a trace
+    nothing is bound; UnsupportedError, `cache.export`, in an export for a cache that was made before it.
+    """
     if is_tracing():
         if is_exporting() and not cache._exporting:
             raise UnsupportedError(
@@ -288,7 +295,10 @@ def _bind(cache: Cache, layer: nn.Module) -> None:
 
 
 class Rollback:
-    """A context that leaves a cache as it was if the call fails that appends `new` tokens to it."""
+    """A context that restores the attributes of a cache if its block raises, and lets the error pass.
+
+    `new` is the number of tokens that the block appends. No-op without a cache, and while compiling.
+    """
 
     def __init__(self, cache: Cache | None, new: int) -> None:
         self.cache = cache
@@ -343,7 +353,7 @@ def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
 
 
 def _is_cast(tensor: Tensor) -> bool:
-    """Return True if autocast casts the tensor to its lower precision."""
+    """Return True if autocast is on and casts the tensor to its lower precision: floating, but not float64."""
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 

@@ -150,14 +150,18 @@ class LatentAttention(AttentionLayer):
         return self._attend(call, kernel)
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the sizes and the options that differ from their defaults, for `repr`."""
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, "
             f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}{self._describe_options()}"
         )
 
     def _project(self, call: LayerCall) -> Projected:
-        """Return rotated queries, the shared rotated key, the latent, and the unrotated queries of a call."""
+        """Return the part of the query to rotate, the shared key (unrotated), the latent, and the rest of the query.
+
+        Shapes: (batch, num_heads, tokens, rotary_dim), (batch, 1, tokens, rotary_dim), (batch, 1, tokens, latent_dim),
+        (batch, num_heads, tokens, head_dim).
+        """
         x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
@@ -172,7 +176,10 @@ class LatentAttention(AttentionLayer):
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
     ) -> Heads:
-        """Return the heads of a query over latents: compared as latents if absorbed, else expanded to heads."""
+        """Return the heads of a query over latents: compared as latents if absorbed, else expanded to heads.
+
+        Raises ShapeError, code `layer.projected`, if a replaced projection has another width.
+        """
         assert unrotated is not None
         shared, latent = key, value
         if call.keys.absorbs:
@@ -191,13 +198,13 @@ class LatentAttention(AttentionLayer):
         return Heads(query, key, value, is_cached=False)
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
-        """Return the output for the context of each head; contexts of latents are expanded to values first."""
+        """Return the output, (batch, tokens, output_dim), for the contexts, which are of latents if absorbed."""
         if call.keys.absorbs:
             context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
         return self._merge_heads(context, call.x)
 
     def _absorbs(self, cache: Cache) -> bool:
-        """Return True if a cache is in use and both latent projections are plain matrices without hooks."""
+        """Return True if the cache has tokens, and key and value projection are plain matrices: no bias, no hook."""
         # Keys and values must be a matrix times the latent, with no hook on it.
         return cache._layout is not None and all(
             is_plain_linear(each)

@@ -210,7 +210,7 @@ class MultiHeadAttention(AttentionLayer):
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the sizes and the options that differ from their defaults, for `repr`."""
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"
@@ -219,7 +219,10 @@ class MultiHeadAttention(AttentionLayer):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load parameters as torch.nn.Module does; an error suggests `convert` for names of other libraries."""
+        """Load parameters in place, and return missing and unexpected keys, as torch.nn.Module does.
+
+        RuntimeError if they do not fit; its text suggests `convert` for names of other libraries.
+        """
         try:
             return super().load_state_dict(state_dict, strict, assign)
         except RuntimeError as error:
@@ -228,7 +231,10 @@ class MultiHeadAttention(AttentionLayer):
             raise
 
     def _project(self, call: LayerCall) -> Projected:
-        """Return query, key and value, (batch, heads, tokens, dim), and None."""
+        """Return query, key and value, each (batch, heads, tokens, dim), and None; parts have transformed the value.
+
+        Raises ShapeError, code `layer.projected`, if a replaced projection has another width.
+        """
         heads = self.num_kv_heads
         query = self.query_projection(call.x)
         key, value = self.key_projection(call.source), self.value_projection(call.source)
@@ -241,5 +247,5 @@ class MultiHeadAttention(AttentionLayer):
         return query, key, value, None
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
-        """Return the output of the layer for the context of each head."""
+        """Return the output, (batch, tokens, output_dim), for the context of each head."""
         return self.join(context, call.x)

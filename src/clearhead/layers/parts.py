@@ -44,7 +44,7 @@ class Part(nn.Module):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Transform query and key, before they are compared.
+        """Return query and key as they are to be compared; unchanged by default.
 
         Args:
             query: (batch, num_heads, query_len, head_dim).
@@ -56,7 +56,7 @@ class Part(nn.Module):
         return query, key
 
     def transform_value(self, value: Tensor) -> Tensor:
-        """Transform the value, before the weights are multiplied with it.
+        """Return the value that the weights are multiplied with; unchanged by default.
 
         Args:
             value: (batch, num_kv_heads, kv_len, value_head_dim).
@@ -64,7 +64,7 @@ class Part(nn.Module):
         return value
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """Options for `clearhead.attend`: bias, scale, softcap, sinks.
+        """Return options for `clearhead.attend` by name: bias, scale, softcap, sinks; {} by default.
 
         Args:
             query_positions: int64, (query_len,) or (batch, query_len), in tokens.
@@ -73,7 +73,7 @@ class Part(nn.Module):
         return {}
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        """Transform the context of each head, before the output projection.
+        """Return the context of each head for the output projection; unchanged by default.
 
         Args:
             context: (batch, num_heads, query_len, value_head_dim).
@@ -106,11 +106,11 @@ class Scale(Part):
         self.scale = float(scale)
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """Return the options of this part; arguments as for `Part`."""
+        """Return {"scale": the number}; the arguments are not used."""
         return {"scale": self.scale}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the scale, for `repr`."""
         return f"{self.scale:g}"
 
 
@@ -141,11 +141,11 @@ class Softcap(Part):
         self.softcap = float(softcap)
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """Return the options of this part; arguments as for `Part`."""
+        """Return {"softcap": the bound}; the arguments are not used."""
         return {"softcap": self.softcap}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the bound, for `repr`."""
         return f"{self.softcap:g}"
 
 
@@ -175,11 +175,11 @@ class Sinks(Part):
         self.scores = nn.Parameter(torch.zeros(num_heads))
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """Return the options of this part; arguments as for `Part`."""
+        """Return {"sinks": the trained scores, (num_heads,)}; the arguments are not used."""
         return {"sinks": self.scores}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the number of heads, for `repr`."""
         return str(len(self.scores))
 
 
@@ -213,11 +213,11 @@ class ScoreBias(Part):
         self.bias = bias
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """Return the options of this part; arguments as for `Part`."""
+        """Return {"bias": the description}; the arguments are not used."""
         return {"bias": self.bias}
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the description of the bias, for `repr`."""
         return self.bias.describe()
 
 
@@ -261,7 +261,7 @@ class OutputGate(Part):
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        """Transform the context of each head; arguments as for `Part`."""
+        """Return a new context, each head times its gate of x; ShapeError, code `gate.shape`, for other sizes."""
         (_, heads, _, width), wanted = context.shape, self.projection.in_features
         if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
             raise ShapeError(
@@ -292,7 +292,7 @@ def check_eps(eps: float) -> None:
 
 
 def check_parts(parts: Sequence[Part]) -> Iterable[Part]:
-    """The parts of a layer, as its modules if there are any.
+    """Return the parts as an nn.ModuleList; () if there are none, so that the layer has no such module.
 
     Raises:
         ArgumentTypeError: code `parts.type`, for anything but a sequence of parts.
@@ -309,7 +309,7 @@ def check_parts(parts: Sequence[Part]) -> Iterable[Part]:
 def options_of(
     parts: Iterable[Part], query_positions: Tensor, key_positions: Tensor
 ) -> dict[str, Any]:
-    """The options of all parts for `attend`.
+    """Return the options of all parts for `attend`, by name; {} without parts.
 
     Raises:
         ArgumentError: code `parts.twice`, if two of them set the same option.

@@ -47,7 +47,7 @@ class Positions(NamedTuple):
     axes: "Positions | None" = None
 
     def rows(self) -> int | None:
-        """Return the number of rows if they have positions of their own; None if not.
+        """Return the number of rows if positions differ by row, 2 or more; None if one row is for all.
 
         This is no property, which Dynamo does not follow of a tuple in PyTorch 2.10.
         """
@@ -79,7 +79,7 @@ def placed_at(
 
 
 def _rows(positions: Tensor, index: Tensor) -> Tensor:
-    """Return the positions at (batch or 1, …) indices, from positions (tokens,) or (batch, tokens)."""
+    """Return the positions at indices (batch or 1, 1 or heads, …), from positions (tokens,) or (batch, tokens)."""
     positions = torch.atleast_2d(positions)
     row = torch.arange(positions.shape[0], device=positions.device).view(-1, 1, 1, 1)
     return positions[row, index]
@@ -87,7 +87,7 @@ def _rows(positions: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MaskByPosition(Mask):
-    """A mask that is given positions in place of columns."""
+    """A mask that gets the positions of queries and keys instead of their columns."""
 
     mask: Mask
     positions: Positions
@@ -99,7 +99,7 @@ class MaskByPosition(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the positions."""
+        """The device of the positions; never None."""
         return self.positions.key.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -115,7 +115,7 @@ class MaskByPosition(Mask):
 
 @dataclass(frozen=True, eq=False)
 class BiasByPosition(ByPair):
-    """A bias that is given positions in place of columns."""
+    """A bias that gets the positions of queries and keys instead of their columns."""
 
     bias: Bias
     positions: Positions
@@ -149,10 +149,10 @@ class BiasByPosition(ByPair):
 
 
 def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False) -> Mask:
-    """Return the mask with positions instead of columns.
+    """Return the mask by positions instead of columns; `full()` and `causal()` are returned as they are.
 
-    In order, columns are as far apart as tokens, and only a mask that counts from the first token
-    changes.
+    In order, columns are as far apart as tokens, and only a mask that counts from the first token changes. And, Or
+    and Not are rebuilt of their changed operands.
 
     Raises:
         UnsupportedError: code `cache.mask`, for a mask that is made for columns.
@@ -178,10 +178,10 @@ def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False
 
 
 def bias_by_position(bias: Bias | Tensor, positions: Positions) -> Bias:
-    """The bias with positions in place of columns.
+    """Return a `BiasByPosition` of an ALiBi or relative bias.
 
     Raises:
-        UnsupportedError: code `cache.bias`, for a bias that is made for columns.
+        UnsupportedError: code `cache.bias`, for any other bias, which is made for columns.
     """
     bias = as_bias(bias)
     if isinstance(bias, Alibi | Relative):
@@ -194,7 +194,7 @@ def bias_by_position(bias: Bias | Tensor, positions: Positions) -> Bias:
 
 
 def bias_of_positions(bias: Bias | Tensor, placed: Positions, *, has_cache: bool) -> Bias:
-    """The bias by the positions that a call was given for its tokens.
+    """Return a bias by the positions that a call was given for its tokens.
 
     Raises:
         UnsupportedError: code `layer.positions-bias`, next to a cache, which counts its tokens; and

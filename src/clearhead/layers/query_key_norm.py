@@ -57,7 +57,10 @@ class QueryKeyNorm(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Transform query and key; arguments as for `Part`."""
+        """Return normed query and key, new tensors; positions are not used.
+
+        ShapeError, code `part.width`, for other heads.
+        """
         check_head_dim(self, query, self.head_dim)
         if not self.is_wide:
             return self.query_norm(query), self.key_norm(key)

@@ -92,7 +92,7 @@ class RelativeBias(Part):
         return first + torch.where(distance < exact, distance, far)
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """Return the options of this part; arguments as for `Part`."""
+        """Return {"bias": a relative bias by distance, made of the trained table}; the arguments are not used."""
         return {"bias": relative(self.table[self.buckets()].T)}
 
     def extra_repr(self) -> str:

@@ -141,7 +141,10 @@ class Rotary(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Transform query and key; arguments as for `Part`."""
+        """Return query and key rotated by their positions; ShapeError, code `part.width`, for heads of another width.
+
+        The text counts as long as the last position of both, for a scaling that depends on length.
+        """
         check_head_dim(self, query, self.head_dim)
         length = None
         if self.scaling is not None:
@@ -155,7 +158,7 @@ class Rotary(Part):
     def turns(
         self, positions: Tensor, dtype: torch.dtype, length: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of the angles, (len, pairs) or (batch, 1, len, pairs).
+        """Return cosine and sine of the angles, times the scaling's gain: (len, pairs) or (batch, 1, len, pairs).
 
         Angles are computed in float64, where the device has it: far into a text, float32 would be
         wrong by whole thousandths of a turn.
@@ -186,7 +189,7 @@ class Rotary(Part):
         return (gain * angles.cos()).to(dtype), (gain * angles.sin()).to(dtype)
 
     def _rotate(self, tensor: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the tensor with its first `rotated_dim` entries rotated by angles with these cosines and sines."""
+        """Return a new tensor whose first `rotated_dim` entries are rotated by angles with these cosines and sines."""
         part, rest = tensor[..., : self.rotated_dim], tensor[..., self.rotated_dim :]
         if self.layout == "half":
             first, second = part.chunk(2, dim=-1)
@@ -198,7 +201,7 @@ class Rotary(Part):
         return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return the arguments that differ from their defaults, and head_dim, base and layout, for `repr`."""
         text = f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"
         if self.rotated_dim != self.head_dim:
             text += f", rotated_dim={self.rotated_dim}"

@@ -16,7 +16,7 @@ from clearhead.errors import ArgumentError
 
 
 class Scaling(ABC):
-    """A way to change the frequencies of rotary positions.
+    """A change of the frequencies of rotary positions, for longer texts.
 
     Example:
         >>> frequencies = torch.tensor([1.0, 0.01])
@@ -26,17 +26,17 @@ class Scaling(ABC):
 
     @abstractmethod
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Change the frequencies.
+        """Return the changed frequencies, (pairs,), as a new tensor.
 
         Args:
             frequencies: (pairs,), radians per token, falling: base^(−pair / pairs).
             base: their base.
-            length: number of tokens of the text, without dimensions.
+            length: number of tokens of the text, a tensor ().
         """
 
     @property
     def gain(self) -> float:
-        """The factor that queries and keys are multiplied by as well."""
+        """The factor that queries and keys are multiplied by as well; 1 by default."""
         return 1.0
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Linear(Scaling):
     factor: float
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Return the changed frequencies; arguments as for `Scaling`."""
+        """Return the frequencies divided by the factor; `base` and `length` are not used."""
         return frequencies / self.factor
 
 
@@ -95,7 +95,7 @@ class Ntk(Scaling):
     factor: float
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Return the changed frequencies; arguments as for `Scaling`."""
+        """Return the frequencies of a larger base, the slowest divided by the factor; `length` is not used."""
         return _with_base_times(frequencies, self.factor)
 
 
@@ -125,7 +125,7 @@ class Dynamic(Scaling):
     original_len: int
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Return the changed frequencies; arguments as for `Scaling`."""
+        """Return the frequencies of a base that grows with `length`; unchanged up to original_len tokens."""
         tokens = length.clamp(min=self.original_len).to(frequencies.dtype)
         return _with_base_times(
             frequencies, self.factor * tokens / self.original_len - (self.factor - 1)
@@ -169,13 +169,16 @@ class Yarn(Scaling):
 
     @property
     def gain(self) -> float:
-        """The factor that queries and keys are multiplied by as well."""
+        """The factor of queries and keys: attention_gain, or 0.1 · ln(factor) + 1 if that is None."""
         if self.attention_gain is not None:
             return self.attention_gain
         return 0.1 * math.log(self.factor) + 1
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Return the changed frequencies; arguments as for `Scaling`."""
+        """Return the frequencies: fast ones unchanged, slow ones divided by the factor, a ramp between.
+
+        `length` is not used.
+        """
         pairs = len(frequencies)
 
         def pair(turns: float) -> float:
@@ -223,7 +226,10 @@ class Llama3(Scaling):
         _check_order("low", self.low, "high", self.high)
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Return the changed frequencies; arguments as for `Scaling`."""
+        """Return the frequencies: high ones unchanged, low ones divided by the factor, a mean between.
+
+        `length` is not used.
+        """
         turns = self.original_len * frequencies / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept)
@@ -261,13 +267,16 @@ class LongRope(Scaling):
 
     @property
     def gain(self) -> float:
-        """The factor that queries and keys are multiplied by as well."""
+        """The factor of queries and keys: attention_gain, or √(1 + ln(factor) / ln(original_len)) if that is None."""
         if self.attention_gain is not None:
             return self.attention_gain
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_len))
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """Return the changed frequencies; arguments as for `Scaling`."""
+        """Return the frequencies divided by `long` if length > original_len, else by `short`.
+
+        ArgumentError, `scaling.pairs`.
+        """
         if not len(self.short) == len(self.long) == len(frequencies):
             raise ArgumentError(
                 "scaling.pairs",
@@ -279,7 +288,7 @@ class LongRope(Scaling):
 
 
 def _with_base_times(frequencies: Tensor, factor: float | Tensor) -> Tensor:
-    """Return the frequencies for a larger base, so that the slowest pair is multiplied by the factor."""
+    """Return the frequencies for a larger base: the slowest divided by the factor, the fastest unchanged."""
     pairs = len(frequencies)
     share = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
     return frequencies * factor ** (-share / max(pairs - 1, 1))

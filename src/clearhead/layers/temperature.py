@@ -49,7 +49,7 @@ class Temperature(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Transform query and key; arguments as for `Part`."""
+        """Return the query times its factor by position, a new tensor, and the key unchanged."""
         if query_positions.ndim == 2:
             query_positions = query_positions[:, None]
         steps = torch.div(query_positions + 1, self.every, rounding_mode="floor")

@@ -26,16 +26,19 @@ from clearhead.layers.positions import Positions, is_causal
 def next_token(
     layer: AttentionLayer, x: Tensor, cache: Cache | CacheBundle, kernel: str
 ) -> Tensor | None:
-    """The output of one more token, which sees all of its text, (batch, 1, output_dim); the cache takes it.
+    """Return the output of one more token, which sees all of its text, (batch, 1, output_dim); the cache appends it.
 
     Args:
         layer: one that projects and joins as `MultiHeadAttention` does.
         x: (batch, 1, embed_dim).
-        cache: that of the layer, or the bundle that it is in.
+        cache: that of the layer, or the bundle that it is in, which makes it if there is none.
         kernel: "auto", or the name of one.
 
     Returns:
         None, before anything is computed, for any other call, also for one that is to be refused.
+
+    Raises:
+        DtypeError, DeviceError: as `check_projected`; TooLargeError: code `cache.full`.
     """
     if torch.compiler.is_compiling() or not (isinstance(kernel, str) and kernel == "auto"):
         return None
@@ -57,7 +60,11 @@ def next_token(
 
 
 def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
-    """Return True if x is one token that fits the layer, and the cache holds only real, finite tokens of the layer."""
+    """Return True if x is one token that fits the layer, and the cache holds only real, finite tokens of the layer.
+
+    False too while anybody observes, with dropout, without a plain causal mask, and with parts that set options. Raises
+    DtypeError or DeviceError if x does not fit the weights.
+    """
     layout = cache._layout
     if layout is None or cache._layer is None or cache._layer() is not layer or observers:
         return False
@@ -81,9 +88,10 @@ def _is_next(layer: AttentionLayer, x: Tensor, cache: ColumnCache) -> bool:
 def _append_and_attend(
     cache: ColumnCache, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor | None:
-    """Append a token to the cache and return its context; None if the call does not qualify for this path.
+    """Append a token to the cache and return its context, (batch, heads, 1, dim); None if the call does not qualify.
 
-    The cache counts the token at the very end, so an error leaves it unchanged.
+    The cache counts the token at the very end, so an error or None leaves its length unchanged. Raises TooLargeError
+    if it is full.
     """
     assert cache._layout is not None
     batch, kv_heads, width, value_width, dtype, _ = cache._layout

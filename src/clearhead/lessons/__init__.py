@@ -1,13 +1,13 @@
 """The course: attention, learnt by writing it, one page of Markdown a lesson.
 
 A lesson is a file of `docs/lessons`. From it come a page of the site, a notebook and a file to begin with, so nothing
-is said twice. What a fenced block is for stands behind its language:
+is said twice. The purpose of a fenced block follows its language:
 
 | block | |
 |---|---|
-| `predict NAME ANSWER TOLERANCE` | a question; ANSWER is an expression, worked out where the block stands |
+| `predict NAME ANSWER TOLERANCE` | a question; ANSWER is an expression, evaluated at the place of the block |
 | `python write` | the stub, which is filled in |
-| `python solution` | what may stand in its place; folded away |
+| `python solution` | a solution for it; folded away |
 | `python live [ADDRESS]` | ends in what draws itself, to be touched: a figure, a trace; its page opens at ADDRESS |
 | `python check` | the grade, with the report below it |
 | `python wrong CODE` | definitions that take the place of those of the solution, and the name of the mistake |

@@ -26,10 +26,10 @@ class Block:
 
     Args:
         role: one of ROLES, `predict`, or the language of any other block.
-        words: what stands behind the role: the code of a mistake, name, answer and tolerance, or
-            where a page begins.
-        source: what is inside the fence.
-        line: of the page, on which the source begins, from 1.
+        words: the text after the role: the code of a mistake; name, answer and tolerance; or the address at which
+            a page opens; "" if there is none.
+        source: the text inside the fence.
+        line: the line of the page on which the source begins, from 1.
     """
 
     role: str
@@ -39,7 +39,10 @@ class Block:
 
     @property
     def question(self) -> tuple[str, str, float]:
-        """Of a `predict` block: its name, the expression of its answer, and the tolerance."""
+        """The name, the expression of the answer, and the tolerance, of a `predict` block.
+
+        ValueError for another block.
+        """
         name, _, rest = self.words.partition(" ")
         answer, _, tolerance = rest.rpartition(" ")
         return name, answer, float(tolerance)
@@ -51,7 +54,7 @@ class Lesson:
 
     Args:
         row: its number, title and file, and what is graded.
-        parts: of the page in their order, text as it stands and blocks.
+        parts: the page in order, as strings of Markdown and code blocks.
 
     Example:
         >>> lesson = read_lesson(1)
@@ -73,7 +76,10 @@ class Lesson:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The names of mistakes that are chosen from: those that its page lists, or else all that it speaks of."""
+        """The codes of mistakes to choose from.
+
+        Those that its page lists, or else those of its row and its `wrong` blocks, sorted.
+        """
         listed = [
             name for part in self.parts if isinstance(part, str) for name in LISTED.findall(part)
         ]
@@ -82,7 +88,7 @@ class Lesson:
 
     @property
     def starter(self) -> str:
-        """The file to begin with: the stubs, and how they are graded."""
+        """The Python file to begin with: a docstring with the command that grades it, the stubs, and the exercises."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
         head = f"Lesson {row.number}: {row.title}\n\n`{row.told}` prints the lesson"
@@ -95,20 +101,23 @@ class Lesson:
 
     @property
     def solution(self) -> str:
-        """The same file, filled in."""
+        """The solutions of the lesson as Python source, without those of its exercises."""
         return "\n\n".join(each.source for each in self.of_role("solution"))
 
     def broken(self, wrong: Block) -> str:
-        """The solution with the definitions of a `wrong` block in the place of its own."""
+        """Return the solution in which the definitions of a `wrong` block replace its own.
+
+        StopIteration for an unknown name.
+        """
         return replaced(self.solution, wrong.source)
 
 
 def read_lesson(number: int) -> Lesson:
-    """Read a lesson by its number.
+    """Read the page of a lesson by its number, with its exercises before the recap.
 
     Raises:
         ArgumentError: code `lesson.number`, if there is no such lesson.
-        ArgumentTypeError: code `lesson.number`, for what is no whole number.
+        ArgumentTypeError: code `lesson.number`, if it is not a whole number.
 
     Example:
         >>> read_lesson(17)
@@ -130,7 +139,7 @@ def read_lesson(number: int) -> Lesson:
 
 
 def _exercises(number: int) -> str:
-    """Return the exercises of a lesson as a section of its page."""
+    """Return the exercises of a lesson, which must have some, as a section of its page, in Markdown."""
     row, exercises = LESSONS[number], exercises_of(number)
     name = next(iter(exercises))
     head = f"`clearhead check {row.file}:{name} --lesson {number}` grades an exercise by its name."
@@ -139,7 +148,7 @@ def _exercises(number: int) -> str:
 
 
 def page_of(number: int) -> Path:
-    """The page of a lesson, of Markdown.
+    """Return the path of the page of a lesson, a Markdown file; KeyError for a number without a lesson.
 
     Example:
         >>> page_of(7).name
@@ -149,7 +158,7 @@ def page_of(number: int) -> Path:
 
 
 def parse_lesson(row: LessonRow, text: str) -> Lesson:
-    r"""Read the page of a lesson.
+    r"""Return the lesson of a row and the text of its page.
 
     Example:
         >>> page = "# 1. One number\n\n```python wrong law.pairs\nx = 1\n```\n"
@@ -160,7 +169,10 @@ def parse_lesson(row: LessonRow, text: str) -> Lesson:
 
 
 def _parts(lines: list[str]) -> Iterator[str | Block]:
-    """Yield the text and the code blocks of a page, in order."""
+    """Yield the text and the code blocks of a page, in order; text of white space alone is left out.
+
+    A fence that is not closed raises StopIteration, which becomes RuntimeError.
+    """
     text, at = "", 0
     while at < len(lines):
         fence = FENCE.match(lines[at])
@@ -181,7 +193,9 @@ def _parts(lines: list[str]) -> Iterator[str | Block]:
 
 
 def replaced(source: str, new: str) -> str:
-    r"""Return source in which each definition in `new` replaces the one of the same name.
+    r"""Return source in which each definition in `new` replaces the first one of the same kind and name.
+
+    Raises StopIteration if there is none.
 
     A function may also replace a method of a class.
 

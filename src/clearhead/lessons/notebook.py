@@ -20,7 +20,7 @@ HOW = (
 
 
 def notebook(lesson: Lesson) -> str:
-    """The notebook of a lesson as JSON: no outputs yet, and what gives an answer away is folded.
+    """Return the notebook of a lesson as JSON, without outputs; solutions, hints and names of mistakes are folded.
 
     Example:
         >>> from clearhead.lessons.lesson import read_lesson
@@ -42,7 +42,7 @@ def notebook(lesson: Lesson) -> str:
 
 
 def as_text(lesson: Lesson) -> str:
-    """The lesson in Markdown, without what gives an answer away: solutions, and names of mistakes.
+    """Return the lesson in Markdown, without solutions, hints and names of mistakes; links and pictures become text.
 
     Example:
         >>> from clearhead.lessons.lesson import read_lesson
@@ -64,7 +64,7 @@ def as_text(lesson: Lesson) -> str:
 
 
 def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a lesson's notebook."""
+    """Yield the cells of a lesson's notebook, without ids; the lesson must begin with a heading and a byline."""
     for place, part in enumerate(lesson.parts):
         if isinstance(part, str) and place == 0:
             heading, byline, rest = part.split("\n\n", 2)
@@ -103,7 +103,7 @@ def _cells(lesson: Lesson) -> Iterator[dict[str, Any]]:
 
 
 def _fenced(block: Block) -> str:
-    """Return a block as fenced Markdown code."""
+    """Return a block as fenced Markdown code in its language."""
     return f"```{block.role}\n{block.source}```"
 
 
@@ -113,7 +113,7 @@ def _folded(summary: str, inside: str) -> str:
 
 
 def _text(source: str) -> dict[str, Any]:
-    """A cell of text, which carries its pictures with it."""
+    """Return a Markdown cell, with its pictures attached, and with links to other pages turned into text."""
     pictures = {PurePosixPath(name).name: docs(name) for _, name in PICTURE.findall(source)}
     source = PICTURE.sub(
         lambda found: f"![{found[1]}](attachment:{PurePosixPath(found[2]).name})", source
@@ -132,14 +132,14 @@ def _text(source: str) -> dict[str, Any]:
 
 
 def _hidden(source: str) -> dict[str, Any]:
-    """A cell of code that is folded away where the notebook is shown."""
+    """Return a code cell whose source is folded away where the notebook is shown."""
     return _code(source) | {
         "metadata": {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
     }
 
 
 def _code(source: str) -> dict[str, Any]:
-    """Return a code cell without outputs."""
+    """Return a code cell without outputs and id."""
     return {
         "cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source.rstrip(),
     }  # fmt: skip

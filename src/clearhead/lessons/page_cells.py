@@ -1,4 +1,4 @@
-"""Calls that stand in the cells of a notebook of the course."""
+"""Functions that the cells of a notebook of the course call."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,10 @@ CLOSE = 0.05
 
 
 def judge(lesson: int, question: str, names: Mapping[str, Any]) -> None:
-    """Print how the guess of a question compares with its answer, which the notebook does not show.
+    """Print how the guess of a question compares with its answer; nothing for an unknown question.
+
+    The answer, an expression of the page, is evaluated with the names of the notebook. KeyError if the guess is
+    missing.
 
     Args:
         lesson: the number of the lesson.
@@ -29,11 +32,13 @@ def judge(lesson: int, question: str, names: Mapping[str, Any]) -> None:
 
 
 def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
-    """Print how a guess stands to the answer; nothing is stored, and nobody has to guess.
+    """Print how a guess compares with the answer; nothing is stored.
+
+    A guess within 5 % of the answer is called close; `...` or another object than a number is asked for again.
 
     Args:
         guess: a number; `...` for none.
-        answer: what is so.
+        answer: the right number.
         tolerance: how far a guess may be off.
 
     Example:
@@ -59,7 +64,9 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
 
 
 def begun(thing: object, lesson: int) -> None:
-    """Print what of a lesson is not written yet, before cells that use it fail; nothing, if all is.
+    """Print a message if the function or class of a lesson is not written yet; print nothing otherwise.
+
+    A notebook calls it before cells that use the function.
 
     Args:
         thing: the function or class of the lesson.

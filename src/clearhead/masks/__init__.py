@@ -1,6 +1,6 @@
 """Masks of visible pairs: one idea a file, combined with `&`, `|` and `~`. True = may attend.
 
-A mask answers four questions about a call, which is told by its `Extent`. `visible(query_index, key_index)`: any
+A mask answers four questions about a call, whose sizes are its `Extent`. `visible(query_index, key_index)`: any
 pairs at all. `spans`: for each query, the few runs of keys that it sees, in O(tokens), where there is such a
 description. `check`: whether it fits a problem. `&`, `|`, `~` work on all three.
 

@@ -18,12 +18,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Pair(Mask, ABC):
-    """Two masks of the same batch, heads and device."""
+    """Two masks, `left` and `right`, of the same batch, heads and device.
+
+    Raises MaskError or DeviceError when made from masks that differ in these, or if one of them is `cross` and one
+    counts positions through the whole row.
+    """
 
     left: Mask
     right: Mask
 
     def __post_init__(self) -> None:
+        """Raise MaskError or DeviceError if the masks cannot be combined."""
         left, right = self.left, self.right
         for name, a, b in (("batch", left.batch, right.batch), ("heads", left.heads, right.heads)):
             if a is not None and b is not None and a != b:
@@ -50,7 +55,7 @@ class _Pair(Mask, ABC):
 
     @property
     def cross(self) -> bool:
-        """True if one of the masks is between different tokens."""
+        """True if one of the masks is between different tokens, as `Mask.cross` describes."""
         return self.left.cross or self.right.cross
 
     @property
@@ -69,21 +74,21 @@ class _Pair(Mask, ABC):
         return _either(self.left.device, self.right.device)
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError or DeviceError if the sizes or the device do not fit both masks."""
+        """Raise MaskError or DeviceError, of the first mask that does not fit the sizes or the device."""
         self.left.check(extent)
         self.right.check(extent)
 
     def columns(self) -> Iterator[Mask]:
-        """Iterate over the parts of both masks that hide the same keys from every query, in no short runs."""
+        """Yield the parts of both masks that hide the same keys from every query, in no short runs; often none."""
         yield from self.left.columns()
         yield from self.right.columns()
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that one of the masks fixes, or None."""
+        """Return (query_len, kv_len) as the left mask fixes it, else as the right one does; None if neither does."""
         return self.left.sizes() or self.right.sizes()
 
     def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
-        """Return the combination with the parts in `known` replaced."""
+        """Return the combination with the parts in `known` replaced; the combination itself is not looked up."""
         return type(self)(self.left.substitute(known), self.right.substitute(known))
 
     def _both_spans(self, extent: Extent) -> tuple[Spans, Spans] | None:
@@ -97,18 +102,18 @@ class And(_Pair, kind="and"):
     """A key is visible if both masks show it."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair that both masks allow."""
+        """Return a bool tensor, True for each pair that both masks allow; arguments are those of `Mask.visible`."""
         return self.left.visible(query_index, key_index, extent) & self.right.visible(
             query_index, key_index, extent
         )
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the runs of keys that both masks allow, or None if one of them has no runs."""
+        """Return the runs of keys that both masks allow, or None if one of the masks has no spans."""
         both = self._both_spans(extent)
         return both and intersection(*both, extent.kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the keys in the common runs of both masks, or None if one of them has none."""
+        """Return the overlap of the common runs of both masks, which may be empty, or None if one of them has none."""
         left = self.left.common_run(extent)
         right = None if left is None else self.right.common_run(extent)
         if left is None or right is None:
@@ -117,7 +122,7 @@ class And(_Pair, kind="and"):
         return slice(start, max(start, min(left.stop, right.stop)))
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the mask as an expression, such as `causal() & prefix(2)`, with brackets where they are needed."""
         return f"{_bracketed(self.left, And)} & {_bracketed(self.right, And)}"
 
 
@@ -125,18 +130,21 @@ class Or(_Pair, kind="or"):
     """A key is visible if one of the masks shows it."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair that at least one mask allows."""
+        """Return a bool tensor, True for each pair that at least one mask allows.
+
+        Arguments are those of `Mask.visible`.
+        """
         return self.left.visible(query_index, key_index, extent) | self.right.visible(
             query_index, key_index, extent
         )
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the runs of keys that at least one mask allows, or None if one of them has no runs."""
+        """Return the runs of keys that at least one mask allows, or None if one of the masks has no spans."""
         both = self._both_spans(extent)
         return both and union(*both, extent.kv_len)
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the mask as an expression, such as `causal() | prefix(2)`, with brackets where they are needed."""
         return f"{_bracketed(self.left, Or)} | {_bracketed(self.right, Or)}"
 
 
@@ -148,7 +156,7 @@ class Not(Mask, kind="not"):
 
     @property
     def cross(self) -> bool:
-        """True if queries and keys are different tokens, so that no distance is defined between them."""
+        """True if the negated mask is between different tokens, as `Mask.cross` describes."""
         return self.mask.cross
 
     @property
@@ -167,23 +175,29 @@ class Not(Mask, kind="not"):
         return self.mask.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise the MaskError or DeviceError of the negated mask if it does not fit a call."""
         self.mask.check(extent)
 
     def columns(self) -> Iterator[Mask]:
-        """Iterate over the parts of the mask that hide the same keys from every query, in no short runs."""
+        """Yield the parts of the negated mask that hide the same keys from every query, in no short runs."""
         return self.mask.columns()
 
     def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
-        """Return the mask with the parts in `known` replaced; parts are compared by identity."""
+        """Return the mask with the parts of the negated mask in `known` replaced.
+
+        The negation itself is not looked up.
+        """
         return Not(self.mask.substitute(known))
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask fixes, or None."""
+        """Return the (query_len, kv_len) that the negated mask fixes, or None if it fits any."""
         return self.mask.sizes()
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair that the negated mask hides."""
+        """Return a bool tensor, True for each pair that the negated mask hides.
+
+        Arguments are those of `Mask.visible`.
+        """
         return ~self.mask.visible(query_index, key_index, extent)
 
     def spans(self, extent: Extent) -> Spans | None:
@@ -192,12 +206,15 @@ class Not(Mask, kind="not"):
         return None if inside is None else complement(inside, extent.kv_len)
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the mask as an expression, such as `~causal()`, with brackets where they are needed."""
         return f"~{_bracketed(self.mask, Not)}"
 
 
 def leaves(mask: Mask) -> Iterator[Mask]:
-    """Yield the masks of an expression that are not combinations of others."""
+    """Yield the masks of an expression that are not combinations of others, from left to right.
+
+    A single mask is its own leaf.
+    """
     if isinstance(mask, _Pair):
         yield from leaves(mask.left)
         yield from leaves(mask.right)
@@ -208,7 +225,9 @@ def leaves(mask: Mask) -> Iterator[Mask]:
 
 
 def goes_by_distance(mask: Mask) -> bool:
-    """Return True if visibility depends only on the distance of key and query.
+    """Return True if visibility depends only on the distance of key and query, the same for all samples.
+
+    Only combinations of causal and sliding-window masks without an offset per sample are recognised.
 
     Example:
         >>> import clearhead as ch
@@ -225,6 +244,8 @@ def goes_by_distance(mask: Mask) -> bool:
 def hides_later(mask: Mask) -> bool:
     """Return True if the expression shows, without evaluation, that no query sees a later key.
 
+    False means that it is not known, as for `~`, a tensor, or an offset.
+
     Example:
         >>> import clearhead as ch
         >>> hides_later(ch.causal() & ch.prefix(2)), hides_later(ch.causal() | ch.prefix(2))
@@ -238,11 +259,11 @@ def hides_later(mask: Mask) -> bool:
 
 
 def _either(a: T | None, b: T | None) -> T | None:
-    """Return the first of two values that is not None, or None."""
+    """Return the first of two values that is not None; None if both are."""
     return b if a is None else a
 
 
 def _bracketed(mask: Mask, around: type[Mask]) -> str:
-    """Return the mask as an expression, in brackets if it would bind less tightly inside `around`."""
+    """Return the mask as an expression, in brackets if it is a combination with another operator than `around`."""
     text = mask.describe()
     return f"({text})" if isinstance(mask, _Pair) and not isinstance(mask, around) else text

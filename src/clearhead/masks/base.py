@@ -43,7 +43,7 @@ class Mask(Filed, ABC):
 
     @abstractmethod
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair of a query and a key that may attend.
+        """Return which pairs of a query and a key may attend.
 
         Args:
             query_index: int64, four dimensions (batch, num_heads, queries, keys), any of size 1.
@@ -51,7 +51,7 @@ class Mask(Filed, ABC):
             extent: the sizes of the whole call.
 
         Returns:
-            bool, four dimensions that broadcast to (batch, num_heads, queries, keys).
+            bool, True = may attend, four dimensions that broadcast to (batch, num_heads, queries, keys).
         """
 
     @abstractmethod
@@ -60,22 +60,22 @@ class Mask(Filed, ABC):
 
     @property
     def batch(self) -> int | None:
-        """The batch size that the mask is tied to, or None if it fits any."""
+        """The batch size that the mask is tied to, or None if it fits any, as here."""
         return None
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads that the mask is tied to, or None if it fits any."""
+        """The number of query heads that the mask is tied to, or None if it fits any, as here."""
         return None
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of the tensor that the mask holds, or None if it fits any, as here."""
         return None
 
     @property
     def cross(self) -> bool:
-        """True if queries and keys are different tokens, so that no distance is defined between them."""
+        """True if queries and keys are tokens of different texts, with no distance between them; here False."""
         return False
 
     @property
@@ -84,16 +84,16 @@ class Mask(Filed, ABC):
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
 
     def extent(self, query_len: int, kv_len: int, device: torch.device | None = None) -> Extent:
-        """Return the smallest call that the mask fits, for `query_len` queries and `kv_len` keys."""
+        """Return the smallest call that the mask fits, with these lengths; None is the mask's device, or the CPU."""
         own = self.device or torch.device("cpu")
         return Extent(*self.leading, query_len, kv_len, device or own)
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device.
+        """Raise an error if the mask does not fit a call; here its batch and heads alone are compared.
 
         Raises:
-            MaskError: if a size differs from what the mask describes.
-            DeviceError: if the mask holds a tensor on another device.
+            MaskError: codes `mask.batch` and `mask.heads`; of a subclass also for its lengths.
+            DeviceError: of a subclass, if it holds a tensor on another device.
         """
         batch, num_heads, *_ = extent
         if self.batch is not None and self.batch != batch:
@@ -110,27 +110,27 @@ class Mask(Filed, ABC):
             )
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the keys of each query as a few runs, or None if the mask has no short description."""
+        """Return the keys of each query as a few runs, or None if the mask has no such description, as here."""
         return None
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that every query of every sample sees, or None if it is not known without work."""
+        """Return the run of keys that is all that every query sees; None if that differs or is unknown, as here."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
-        """Iterate over the parts of the expression that hide the same keys from every query, in no short runs."""
+        """Yield the parts of the expression that hide the same keys from every query, in no short runs; here none."""
         return iter(())
 
     def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
-        """Return the mask with the parts in `known` replaced; parts are compared by identity."""
+        """Return what `known` has for this mask, by identity, or the mask itself; combinations replace their parts."""
         return known.get(self, self)
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask fixes, or None if it fits any."""
+        """Return the query_len and kv_len that the mask fixes, or None if it fits any, as here."""
         return None
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
+        """Return the rectangle of a range of queries and of keys: bool, (batch or 1, heads or 1, queries, keys)."""
         device = extent.device
         query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
         key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
@@ -140,7 +140,7 @@ class Mask(Filed, ABC):
     def to_dense(
         self, query_len: int, kv_len: int, *, device: torch.device | str | None = None
     ) -> Tensor:
-        """The mask as a tensor of tokens × tokens, True = may attend.
+        """Return the mask as a tensor of tokens × tokens, True = may attend.
 
         Args:
             query_len: number of queries, in tokens.
@@ -200,7 +200,7 @@ class Mask(Filed, ABC):
         return _draw(self.to_dense(query_len, kv_len))
 
     def blocks(self, query_len: int, kv_len: int, block: int | tuple[int, int]) -> "BlockMap":
-        """Sort the blocks of the tokens × tokens matrix into empty, partial and full ones.
+        """Return the map of the blocks of the tokens × tokens matrix: each is empty, partial or full.
 
         Counted from the spans, in O(tokens + blocks) time and memory as long as a query sees few separate runs of
         keys. A mask that holds a tensor of tokens × tokens, documents whose ids keep coming back, or many sets of
@@ -368,7 +368,7 @@ class Mask(Filed, ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
-        """Return the mask as HTML for a notebook."""
+        """Return the mask as HTML for a notebook; the drawing is imported on first use."""
         return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
@@ -387,7 +387,7 @@ def check_mask(other: object) -> Mask:
 
 
 def _draw(dense: Tensor) -> str:
-    """Return rows of `●` and `·` as text; samples and heads that differ are below each other."""
+    """Return rows of `●` and `·` of a bool tensor, (query_len, kv_len), or with two more axes, each part titled."""
     if dense.ndim == 2:
         rows = dense.tolist()
         return "\n".join(" ".join(VISIBLE if seen else HIDDEN for seen in row) for row in rows)

@@ -28,9 +28,9 @@ PORTION = 1 << 22
 class BlockMap(Drawn):
     """The blocks of a mask: empty (0), partial (1) or full (2).
 
-    `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a
+    `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) as leading axes for a
     mask that differs between samples or heads; `share`, float32 of the same shape, is the share of the pairs of
-    a block are visible, from 0 to 1. `block` is the size of a block in tokens.
+    a block that are visible, from 0 to 1. `block` is the size of a block in tokens, (queries, keys).
 
     Example:
         >>> import clearhead as ch
@@ -49,20 +49,21 @@ class BlockMap(Drawn):
 
     @property
     def empty(self) -> Tensor:
-        """The blocks in which no query sees a key, bool."""
+        """The blocks in which no query sees a key: bool, of the shape of `kinds`."""
         return self.kinds == EMPTY
 
     @property
     def partial(self) -> Tensor:
-        """The blocks in which some pairs are visible and some are not, bool."""
+        """The blocks in which some pairs are visible and some are not: bool, of the shape of `kinds`."""
         return self.kinds == PARTIAL
 
     @property
     def full(self) -> Tensor:
-        """The blocks in which every query sees every key, bool."""
+        """The blocks in which every query sees every key: bool, of the shape of `kinds`."""
         return self.kinds == FULL
 
     def __repr__(self) -> str:
+        """Return the numbers of full, partial and empty blocks, and a drawing of up to 64 × 64 blocks."""
         rows, columns = self.kinds.shape[-2:]
         counts = ", ".join(
             f"{int((self.kinds == kind).sum())} {name}"
@@ -77,7 +78,10 @@ class BlockMap(Drawn):
 
 
 def block_map(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
-    """Return the block map of a mask: each block of `block` queries × keys is empty, partial or full."""
+    """Return the block map of a mask, as `Mask.blocks` describes.
+
+    `block` is the queries and keys of a block, each 1 or more.
+    """
     counts = block_counts(mask, query_len, kv_len, block)
     rows = _sizes(query_len, block[0], counts.device)
     columns = _sizes(kv_len, block[1], counts.device)
@@ -104,9 +108,10 @@ def block_counts(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
 
 
 def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
-    """Return the number of keys that each query sees, float64, (tokens,), summed over samples and heads.
+    """Return the number of keys that each query sees, float64, (tokens,), on the CPU.
 
-    It is counted from the spans of the mask, in O(tokens); a mask without spans is evaluated pair by pair.
+    For a mask that differs between samples or heads it is the sum over these; None sees all keys. It is counted from
+    the spans, in O(tokens); a mask without spans is evaluated pair by pair.
     """
     if mask is None:
         return torch.full((tokens,), float(kv_len), dtype=torch.float64)
@@ -116,7 +121,7 @@ def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
 
 
 def _sizes(length: int, block: int, device: torch.device) -> Tensor:
-    """Return the number of tokens in each block of `block` tokens; only the last can have fewer."""
+    """Return the number of tokens in each block of `block` tokens, int64, (blocks,); only the last can have fewer."""
     starts = torch.arange(0, length, block, device=device)
     return (length - starts).clamp(max=block)
 
@@ -124,11 +129,11 @@ def _sizes(length: int, block: int, device: torch.device) -> Tensor:
 def _count_from_spans(
     mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor | None:
-    """Return the visible pairs per block, (batch or 1, 1, query_blocks, kv_blocks); None without spans.
+    """Return the visible pairs per block, int64, (batch or 1, 1, query_blocks, kv_blocks).
 
-    Parts that hide the same keys from every query have no spans. Keys that are in the same of these parts are
-    counted together, in the expression with `full()` instead of the parts that they are in, and `~full()` instead
-    of the others.
+    None if the mask has no spans, more than BITS parts that hide the same keys from every query, or too many sets of
+    keys. Keys in the same of these parts are counted together, in the expression with `full()` for the parts that they
+    are in and `~full()` for the others.
     """
     extent = mask.extent(query_len, kv_len)
     device = extent.device
@@ -155,7 +160,7 @@ def _count_from_spans(
 
 
 def _key_set(part: Mask, extent: Extent) -> Tensor:
-    """Return which keys a mask shows that is the same for all queries: bool, (batch or 1, kv_len)."""
+    """Return which keys `part` shows, a mask that is the same for all queries: bool, (batch or 1, kv_len)."""
     zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=extent.device)
     keys = torch.arange(extent.kv_len, device=extent.device).view(1, 1, 1, -1)
     return part.visible(zero, keys, extent)[:, 0, 0]
@@ -164,7 +169,15 @@ def _key_set(part: Mask, extent: Extent) -> Tensor:
 def _count(
     spans: Spans, keys: Tensor, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor:
-    """Return the pairs per block of a query and a key of `keys`, (rows, kv_len), inside one of its runs."""
+    """Return the pairs per block of a query and a key in one of its runs, int64, (rows, 1, query_blocks, kv_blocks).
+
+    Args:
+        spans: the runs of each query.
+        keys: bool, (rows, kv_len): only keys that are True count.
+        query_len: number of queries.
+        kv_len: number of keys.
+        block: the queries and keys of a block.
+    """
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
     rows = keys.shape[0] if spans.start.shape[0] == 1 else spans.start.shape[0]
@@ -185,6 +198,7 @@ def _count(
     last = ((stop - 1) // kv_block).clamp(min=0)
 
     def keys_between(low: Tensor, high: Tensor) -> Tensor:
+        """Return the number of marked keys in [low, high) of each run; 0 for empty runs."""
         return (before.gather(1, high) - before.gather(1, low)).mul(nonempty)
 
     one_block = first == last
@@ -205,7 +219,10 @@ def _count(
 
 
 def _count_row_by_row(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
-    """Return the visible pairs per block, from the mask as a tensor, in chunks of queries."""
+    """Return the visible pairs per block, int64, (batch or 1, heads or 1, query_blocks, kv_blocks).
+
+    The mask is evaluated pair by pair, in chunks of queries.
+    """
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
     extent = mask.extent(query_len, kv_len)

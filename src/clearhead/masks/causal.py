@@ -17,7 +17,8 @@ from clearhead.masks.spans import Extent, Spans, one_run
 class Positioned(Mask):
     """A mask that compares positions: key j is at position j, query i at `offset + i`.
 
-    Without an offset of its own the last query sits on the last key: `kv_len - query_len`.
+    `offset` is one integer or one per sample; with None the last query has the position of the last key, which is
+    `kv_len - query_len` for query 0.
     """
 
     offset: PerRow | None
@@ -33,23 +34,32 @@ class Positioned(Mask):
         return None if self.offset is None else self.offset.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError or DeviceError if the offsets do not fit the batch or the device.
+
+        Without an offset any call fits.
+        """
         if self.offset is not None:  # without one it fits any
             super().check(extent)
             self.offset.check_device(extent.device)
 
     def offset_for(self, extent: Extent, *shape: int) -> int | Tensor:
-        """Return the position of query 0: an int, or a tensor of this shape with one entry per row."""
+        """Return the position of query 0: an int, or a tensor of shape `shape` if there is one per sample."""
         if self.offset is None:
             return extent.kv_len - extent.query_len
         return self.offset.on(extent.device, *shape)
 
     @abstractmethod
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """Return the run of keys, [start, stop), that a query at `position` sees."""
+        """Return the run of keys, (start, stop), that a query at `position` sees, inside [0, kv_len).
+
+        Neither may fall from a query to a later one.
+        """
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
+        """Return the run of keys, maybe empty, that is all that every query sees.
+
+        None if the first and the last query see different keys, or if the offset is a tensor.
+        """
         query_len, kv_len = extent.query_len, extent.kv_len
         first = kv_len - query_len if self.offset is None else self.offset.value
         if isinstance(first, Tensor):
@@ -63,25 +73,28 @@ class Positioned(Mask):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Causal(Positioned, kind="causal"):
-    """Key position <= query position."""
+    """Key position <= query position, where `offset` is the position of query 0."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair whose key is not later than its query."""
+        """Return a bool tensor, True for each pair whose key is not later than its query.
+
+        As `Mask.visible` describes.
+        """
         offset = self.offset_for(extent, -1, 1, 1, 1)
         return key_index <= query_index + offset
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the keys up to its own position."""
+        """Return one run for each query: the keys up to its own position, clipped to kv_len; one row per offset."""
         query = torch.arange(extent.query_len, device=extent.device)
         position = query[None] + self.offset_for(extent, -1, 1)
         return one_run(torch.zeros_like(position), position + 1, extent.kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """Return the run of keys, [start, stop), that a query at `position` sees."""
+        """Return (0, position + 1), clipped to [0, kv_len]: the keys up to `position`."""
         return 0, max(0, min(position + 1, kv_len))
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return `causal()`, or `causal(offset=…)`."""
         return "causal()" if self.offset is None else f"causal(offset={self.offset.describe()})"
 
 

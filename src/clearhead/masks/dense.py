@@ -34,15 +34,15 @@ class Dense(Mask, kind="dense"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of the tensor."""
         return self.tensor.device
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask fixes, or None."""
+        """Return the query_len and kv_len of the tensor, 1 where it fits any; never None."""
         return self.tensor.shape[2], self.tensor.shape[3]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError unless the tensor broadcasts to the call, DeviceError if the query is on another device."""
         super().check(extent)
         batch, _, query_len, kv_len, device, _ = extent
         rows, columns = self.tensor.shape[2:]
@@ -65,7 +65,10 @@ class Dense(Mask, kind="dense"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the tensor for the given pairs; an axis of size 1 is broadcast."""
+        """Return the entries of the tensor for the given pairs, as `Mask.visible` describes.
+
+        An axis of size 1 is broadcast.
+        """
         batch, heads, rows, columns = self.tensor.shape
         device = self.tensor.device
         if rows == 1:
@@ -77,27 +80,27 @@ class Dense(Mask, kind="dense"):
         return self.tensor[samples, head, query_index, key_index]
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
+        """Return a rectangle as a view: bool, (batch or 1, heads or 1, queries, keys)."""
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         sizes = queries.stop - queries.start, keys.stop - keys.start
         return self.tensor[:, :, rows, columns].expand(-1, -1, *sizes)
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the shape as text, such as `dense(<1 × 1 × 5 × 5>)`."""
         return f"dense(<{' × '.join(map(str, self.tensor.shape))}>)"
 
 
 @with_hints
 def dense(tensor: Tensor) -> Mask:
-    """Let each query attend where the tensor is True.
+    """Return the mask in which each query attends where the tensor is True; the tensor is not copied.
 
     `dense(torch.tensor([[True, False], [True, True]]))`::
 
         ● ·
         ● ●
 
-    It holds tokens × tokens values, the only mask that does; the others are worth their names.
+    It holds tokens × tokens values, the only mask that does.
 
     Two dimensions are (query_len, kv_len), as in PyTorch. A tensor of (batch, kv_len) is read so too where the batch
     has as many samples as there are tokens; write `padding(valid)` for the real keys of each row.
@@ -111,7 +114,7 @@ def dense(tensor: Tensor) -> Mask:
             Three dimensions are refused: they could mean samples or heads.
 
     Raises:
-        ArgumentTypeError: code `mask.type` for what is no tensor.
+        ArgumentTypeError: code `mask.type` for an object that is not a tensor.
         MaskError: code `mask.dtype` for a tensor that is not bool, `mask.ambiguous` for three
             dimensions, `mask.dimensions` for fewer than two or more than four.
 
@@ -154,12 +157,15 @@ def dense(tensor: Tensor) -> Mask:
 
 
 def as_mask(mask: Mask | Tensor | None) -> Mask | None:
-    """Return a mask unchanged, a bool tensor as a Dense mask, and None as None; raise for anything else."""
+    """Return a mask or None unchanged, and a bool tensor as a Dense mask.
+
+    Raise the error of `dense` for anything else.
+    """
     return mask if mask is None or isinstance(mask, Mask) else dense(mask)
 
 
 def and_masks(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """Return the mask of pairs that both masks show; None if both are None."""
+    """Return `mask & other`; the other one if one of them is None, and None if both are."""
     if mask is None or other is None:
         return other if mask is None else mask
     return mask & other

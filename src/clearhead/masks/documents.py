@@ -26,7 +26,11 @@ RETURNS_WORTH_LISTING = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Documents(Mask, kind="documents"):
-    """Query and key belong to the same document."""
+    """Query and key belong to the same document; with fewer queries than keys, the queries are the last tokens.
+
+    `ids` is int64, (tokens,) or (batch, tokens). `follows` is True if they were given as plain numbers, which go to the
+    device of the query.
+    """
 
     ids: Tensor
     follows: bool
@@ -38,15 +42,18 @@ class Documents(Mask, kind="documents"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of the ids, or None if they were given as plain numbers and fit any."""
         return None if self.follows else self.ids.device
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask fixes, or None."""
+        """Return the number of tokens, as query_len and as kv_len; never None."""
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError unless there are as many ids as keys, and not more queries.
+
+        DeviceError for another device.
+        """
         super().check(extent)
         _, _, query_len, kv_len, device, _ = extent
         known = self.ids.shape[-1]
@@ -64,19 +71,19 @@ class Documents(Mask, kind="documents"):
             )
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
+        """Return the rectangle of a range of queries and of keys: bool, (batch or 1, 1, queries, keys)."""
         ids = torch.atleast_2d(self.ids.to(extent.device))[:, None]
         of_queries = ids[..., extent.kv_len - extent.query_len :][..., queries]
         return of_queries[..., None] == ids[..., None, keys]
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair of tokens with the same document id."""
+        """Return a bool tensor, True for each pair of tokens with the same document id; as `Mask.visible` describes."""
         ids = torch.atleast_2d(self.ids.to(key_index.device))
         rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
         return ids[rows, query_index + (extent.kv_len - extent.query_len)] == ids[rows, key_index]
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the runs of each token's document, or None if ids come back too often for short runs."""
+        """Return the runs of each query's document; None if a document has more than RETURNS_WORTH_LISTING runs."""
         _, _, query_len, kv_len, device, _ = extent
         ids = torch.atleast_2d(self.ids.to(device))
         rows = []
@@ -95,16 +102,16 @@ class Documents(Mask, kind="documents"):
         return Spans(starts[:, kv_len - query_len :], stops[:, kv_len - query_len :])
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return `documents([…])` for up to 16 ids of a single row, otherwise the shape, `documents(<ids 2 × 512>)`."""
         if self.ids.ndim == 1 and self.ids.numel() <= 16 and is_concrete(self.ids):
             return f"documents({self.ids.tolist()})"
         return f"documents(<ids {' × '.join(map(str, self.ids.shape))}>)"
 
 
 def _runs_of_each_token(ids: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the runs [start, stop) of each token's document, (tokens, most runs), in order.
+    """Return the starts and the stops of the runs of each token's document, int64, (tokens, most runs), in order.
 
-    None if a document comes back so often that there are too many runs.
+    Missing runs are empty, at `tokens`. None if a document has more than RETURNS_WORTH_LISTING runs.
     """
     tokens = ids.shape[0]
     if tokens == 0:
@@ -137,7 +144,7 @@ def _runs_of_each_token(ids: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
-    """Pad the last dimension to `pieces` edges with kv_len, which makes empty runs."""
+    """Return edges padded along the last dimension to `pieces` with kv_len, which makes empty runs."""
     missing = pieces - edges.shape[-1]
     return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
 
@@ -151,7 +158,7 @@ def documents(
     queries: Sequence[int] | Tensor | None = None,
     mask: Mask | None = None,
 ) -> Mask:
-    """Let each token attend to the tokens of its own document only.
+    """Return the mask in which each token attends to the tokens of its own document only.
 
     With ids 7, 7, 9, 9, 9::
 
@@ -162,14 +169,14 @@ def documents(
         · · ● ● ●
 
     `causal() & documents(ids)` is what packed training needs. With fewer queries than keys the
-    queries are the last tokens. Documents cost O(tokens) as long as the tokens of one stand
-    together, or in a few places; ids that keep coming back (0, 1, 0, 1, …) are compared pair by
+    queries are the last tokens. Documents cost O(tokens) as long as the tokens of a document are
+    neighbours, or in a few places; ids that keep coming back (0, 1, 0, 1, …) are compared pair by
     pair when they are used.
 
-    Queries that are packed apart from the keys have lengths or offsets of their own, `queries`: the
-    source texts of cross-attention, or new tokens of many requests over the keys of each. What
-    counts from token to token is then said for one document, as `mask`: the last query of each
-    sits on its last key. With lengths=[2, 3] and queries=[1, 2], without a mask and with `causal()`::
+    Queries that are packed separately from the keys have lengths or offsets of their own, `queries`: the
+    source texts of cross-attention, or new tokens of many requests over the keys of each. A mask that
+    counts from token to token is then given for one document, as `mask`: the last query of each
+    has the position of its last key. With lengths=[2, 3] and queries=[1, 2], without a mask and with `causal()`::
 
         ● ● · · ·     ● ● · · ·
         · · ● ● ●     · · ● ● ·
@@ -246,7 +253,10 @@ def documents(
 
 
 def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
-    """Return the mask of document ids, or raise MaskError if they are not integers, (tokens,) or (batch, tokens)."""
+    """Return the mask of a copy of document ids.
+
+    Raise MaskError unless they are integers, (tokens,) or (batch, tokens).
+    """
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
     check_tensor("ids", tensor)
@@ -262,7 +272,7 @@ def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
 
 
 def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
-    """Return the lengths between ascending offsets that start at 0, or raise MaskError."""
+    """Return the differences of ascending offsets that start at 0; raise MaskError, with `name`, for anything else."""
     numbers, given = _whole_numbers(offsets, name)
     if not numbers or numbers[0] != 0 or numbers != sorted(numbers):
         raise MaskError(
@@ -274,7 +284,7 @@ def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
 
 
 def _lengths(lengths: object, name: str) -> list[int]:
-    """Return lengths as a list of integers of 0 or more, or raise MaskError."""
+    """Return lengths as a list of integers of 0 or more; raise MaskError, with `name`, for anything else."""
     numbers, given = _whole_numbers(lengths, name)
     if numbers is None or any(number < 0 for number in numbers):
         raise MaskError(
@@ -286,7 +296,10 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """Return the integers of a sequence or tensor, or None if one is not an integer; and the input as a list."""
+    """Return the integers of a sequence or tensor, None if it is not made of integers, and the input as a list.
+
+    Raises an error for a tensor whose entries cannot be read.
+    """
     plain = given
     if isinstance(given, Tensor):
         check_tensor(name, given)
@@ -298,7 +311,10 @@ def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
 
 
 def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-    """Return ids as a tensor of integers, or raise MaskError."""
+    """Return ids as a tensor on the CPU, int64 if it is empty.
+
+    Raise MaskError if they are not numbers of equal rows.
+    """
     try:
         tensor = torch.tensor(ids, device="cpu")
         return tensor.long() if tensor.numel() == 0 else tensor

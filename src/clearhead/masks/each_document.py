@@ -25,9 +25,13 @@ class EachDocument(Mask, kind="each_document"):
     """Queries see the keys of their own document that an inner mask for this document shows.
 
     Args:
-        mask: that of one document, of any length; the last query sits on the last key.
+        mask: that of one document, of any length; the last query has the position of the last key.
         query_lengths: how many queries each document has, one after the other.
-        key_lengths: the number of keys.
+        key_lengths: how many keys each document has.
+
+    Raises:
+        MaskError: code `mask.documents-mask`, for an inner mask with an offset, a batch or lengths of its own; code
+            `mask.documents-pair`, unless the lengths are as many and 0 or more.
     """
 
     mask: Mask
@@ -35,6 +39,7 @@ class EachDocument(Mask, kind="each_document"):
     key_lengths: list[int]
 
     def __post_init__(self) -> None:
+        """Raise MaskError if the inner mask or the lengths are not those of packed documents."""
         for each in leaves(self.mask):
             goes = isinstance(each, Positioned) and each.offset is None
             if not (goes or (isinstance(each, Full | Prefix) and each.batch is None)):
@@ -59,14 +64,15 @@ class EachDocument(Mask, kind="each_document"):
 
     @property
     def cross(self) -> bool:
-        """True if queries and keys are different tokens, so that no distance is defined between them."""
+        """True if the lengths of the queries differ from those of the keys."""
         return self.query_lengths != self.key_lengths
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """The document of each query and key, and its position there: two tensors int64, (2, tokens).
+        """Two tensors, of the queries and of the keys: the document of each.
 
-        It is computed before a compiler traces, because cached values are not traced.
+        And its position there, int64, (2, tokens).
+        Computed once, before a compiler traces, because cached values are not traced.
         """
         first = [keys - queries for queries, keys in self._pairs]
         none = [0] * len(first)
@@ -78,11 +84,11 @@ class EachDocument(Mask, kind="each_document"):
         return list(zip(self.query_lengths, self.key_lengths, strict=True))
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask fixes, or None."""
+        """Return the numbers of queries and of keys of all documents; never None."""
         return self._totals
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError, code `mask.kv-len`, unless the call has the queries and keys of all documents."""
         query_len, kv_len = extent.query_len, extent.kv_len
         if self._totals != (query_len, kv_len):
             queries, keys = self._totals
@@ -93,7 +99,10 @@ class EachDocument(Mask, kind="each_document"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair of one document that the inner mask allows."""
+        """Return a bool tensor, True for each pair of one document that the inner mask allows.
+
+        Arguments are those of `Mask.visible`.
+        """
         queries, keys = (each.to(key_index.device) for each in self.places)
         query_document, query = queries[:, query_index]
         key_document, key = keys[:, key_index]
@@ -103,7 +112,7 @@ class EachDocument(Mask, kind="each_document"):
         )
 
     def spans(self, extent: Extent) -> Spans:
-        """Return the runs of the inner mask, shifted to the keys of each query's document."""
+        """Return the runs of the inner mask, shifted to the keys of each query's document, for all samples alike."""
         _, _, query_len, kv_len, device, _ = extent
         # Documents of the same lengths have the same runs, but for where their keys begin.
         row_of_pair: dict[tuple[int, int], int] = {}
@@ -137,7 +146,7 @@ class EachDocument(Mask, kind="each_document"):
         return Spans(start, stop)
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the call that makes this mask, as text; more than 8 lengths are given by their number."""
         keys, queries = (
             str(each) if len(each) <= LENGTHS_WORTH_SAYING else f"<{len(each)} numbers>"
             for each in (self.key_lengths, self.query_lengths)
@@ -148,7 +157,11 @@ class EachDocument(Mask, kind="each_document"):
 
 
 def way_out(known: int, kv_len: int) -> str:
-    """The advice for documents that end before the keys do; "" for others.
+    """Return advice, with a leading space, for documents that end before the keys do; "" if they do not.
+
+    Args:
+        known: the number of tokens of all documents.
+        kv_len: the number of keys.
 
     Example:
         >>> way_out(5, 8)
@@ -163,13 +176,13 @@ def way_out(known: int, kv_len: int) -> str:
 
 
 def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
-    """Return the index of the first token of each document, int64."""
+    """Return the index of the first token of each document, int64, (documents,)."""
     ends = torch.tensor(lengths, dtype=torch.int64, device=device).cumsum(0)
     return ends - torch.tensor(lengths, dtype=torch.int64, device=device)
 
 
 def _places_of(lengths: list[int], first: list[int]) -> Tensor:
-    """Return the document of each token and its position, int64, (2, tokens); `first` are the start positions."""
+    """Return the document of each token and its position there, int64, (2, tokens); `first` has each start position."""
     tokens = sum(lengths)
     counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
     documents = torch.arange(len(lengths), device="cpu").repeat_interleave(

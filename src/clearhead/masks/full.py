@@ -15,7 +15,7 @@ class Full(Mask, kind="full"):
     """Every query sees every key."""
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for every pair."""
+        """Return a bool tensor, True for every pair; as `Mask.visible` describes."""
         # torch.broadcast_shapes imports sympy when it is first called, which takes half a second.
         pairs, _ = torch.broadcast_tensors(query_index, key_index)
         return torch.ones((), dtype=torch.bool, device=key_index.device).expand(pairs.shape)

@@ -28,7 +28,10 @@ NOT_READ = -1, 0
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PaddedTo(Mask, kind="padded_to"):
-    """The first (padding on the right) or the last (on the left) `lengths` keys are real."""
+    """The first (side "right": padding on the right) or the last (side "left") `lengths` keys of each row are real.
+
+    `shortest` and `longest` are the limits of the lengths, or NOT_READ.
+    """
 
     lengths: PerRow
     side: Side
@@ -37,16 +40,16 @@ class PaddedTo(Mask, kind="padded_to"):
 
     @property
     def batch(self) -> int | None:
-        """The batch size that the mask is tied to, or None if it fits any."""
+        """The number of lengths, or None if one length fits any batch."""
         return self.lengths.batch
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of lengths that were given as a tensor, or None if they fit any."""
         return self.lengths.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError for another batch or a length above kv_len, DeviceError for lengths on another device."""
         super().check(extent)
         self.lengths.check_device(extent.device)
         if self.longest > extent.kv_len:
@@ -57,14 +60,14 @@ class PaddedTo(Mask, kind="padded_to"):
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair whose key is a real token of its row."""
+        """Return a bool tensor, (batch or 1, 1, 1, keys), True for each key that is a real token of its row."""
         lengths = self.lengths.on(key_index.device, -1, 1, 1, 1)
         if self.side == "right":
             return key_index < lengths
         return key_index >= extent.kv_len - lengths
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the real tokens of its row."""
+        """Return one run for each query: the real tokens of its row, clipped to kv_len; one row per length."""
         _, _, query_len, kv_len, device, _ = extent
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
         lengths = first + self.lengths.on(device, -1, 1)
@@ -73,7 +76,10 @@ class PaddedTo(Mask, kind="padded_to"):
         return one_run(kv_len - lengths, first + kv_len, kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of real tokens if all rows have the same number, otherwise None."""
+        """Return the run of real tokens, clipped to the keys.
+
+        None if rows have different numbers or they cannot be read.
+        """
         value = self.lengths.value
         if self.shortest < self.longest or (isinstance(value, Tensor) and not is_concrete(value)):
             return None
@@ -82,14 +88,14 @@ class PaddedTo(Mask, kind="padded_to"):
         return slice(0, real) if self.side == "right" else slice(kv_len - real, kv_len)
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the call that makes this mask, such as `padding([3, 5], side="left")`."""
         side = "" if self.side == "right" else ', side="left"'
         return f"padding({self.lengths.describe()}{side})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Valid(Mask, kind="valid"):
-    """The keys at which `valid`, (batch, kv_len), is True are real."""
+    """The keys at which `valid`, bool, (batch, kv_len) or (kv_len,) for all rows, is True are real."""
 
     valid: Tensor
 
@@ -100,7 +106,11 @@ class Valid(Mask, kind="valid"):
 
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor] | None:
-        """The first and one-past-last valid key of each row; None unless the valid keys of every row are neighbours."""
+        """The first valid key of each row and the key after its last, int64, (rows,) each.
+
+        Cached, by reading the tensor.
+        None unless the valid keys of every row are neighbours. A row without any has 0 and 0.
+        """
         rows = self._rows
         count = rows.sum(-1)
         if rows.shape[-1] == 0:
@@ -112,7 +122,10 @@ class Valid(Mask, kind="valid"):
 
     @cached_property
     def run(self) -> slice | None:
-        """The run of valid keys if it is one, and the same in all rows; None otherwise or if it cannot be read."""
+        """The run of valid keys if it is one, and the same in all rows; slice(0, 0) if no key is valid; cached.
+
+        None otherwise, or if the tensor is empty or cannot be read.
+        """
         if not self.valid.numel() or not is_concrete(self.valid) or is_transformed(self.valid):
             return None
         rows = self._rows
@@ -137,15 +150,15 @@ class Valid(Mask, kind="valid"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of the tensor."""
         return self.valid.device
 
     def sizes(self) -> tuple[int, int] | None:
-        """The query_len and kv_len that the mask fixes, or None."""
+        """Return the number of keys, as query_len and as kv_len, though any number of queries fits; never None."""
         return self.valid.shape[-1], self.valid.shape[-1]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError for another batch or kv_len, DeviceError if the query is on another device."""
         super().check(extent)
         kv_len, device = extent.kv_len, extent.device
         if self.valid.shape[-1] != kv_len:
@@ -162,27 +175,27 @@ class Valid(Mask, kind="valid"):
             )
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that every query of every sample sees, or None if it is not known at once."""
+        """Return `run`: the valid keys if they are one run, the same in all rows; otherwise None."""
         return self.run
 
     def columns(self) -> Iterator[Mask]:
-        """Yield this mask if the valid keys of some row are not one run."""
+        """Yield this mask if the valid keys of some row are not one run; otherwise nothing."""
         if self.runs is None:
             yield self
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the mask for a range of queries and a range of keys: bool, four dimensions."""
+        """Return the rectangle of a range of queries and of keys as a view: bool, (batch or 1, 1, queries, keys)."""
         valid = self._rows[:, None, None, keys]
         return valid.expand(-1, -1, queries.stop - queries.start, -1)
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair whose key is marked as valid."""
+        """Return a bool tensor, True for each pair whose key is marked as valid; as `Mask.visible` describes."""
         valid = self._rows
         rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)
         return valid[rows, key_index]
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run of valid keys for each query, or None if valid keys have gaps or cannot be read."""
+        """Return one run of valid keys for each query; None if the valid keys of a row have gaps."""
         if self.runs is None:
             return None
         size = -1, extent.query_len
@@ -190,7 +203,7 @@ class Valid(Mask, kind="valid"):
         return one_run(start, stop, extent.kv_len)
 
     def describe(self) -> str:
-        """Return the call that makes this mask, as text."""
+        """Return the shape as text, such as `padding(<valid 2 × 7>)`."""
         return f"padding(<valid {' × '.join(map(str, self.valid.shape))}>)"
 
 
@@ -217,7 +230,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
     Args:
         lengths_or_valid: real tokens per row, of shape (batch,); or bool of shape (batch, kv_len),
             or (kv_len,) when all rows are alike, True = a real token.
-        side: where the padding stands, "right" (the default) or "left"; for lengths only.
+        side: where the padding is, "right" (the default) or "left"; for lengths only.
 
     Raises:
         MaskError: codes `mask.negative-length`, `mask.valid-shape`, `mask.dtype` for values that
@@ -262,7 +275,10 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
 
 
 def _valid(valid: Tensor, side: Side | None) -> Mask:
-    """Return the mask of a bool tensor that is True at real tokens, or raise MaskError or ArgumentError."""
+    """Return the mask of a copy of a bool tensor that is True at real tokens.
+
+    Raises MaskError unless it has one or two dimensions, ArgumentError if a side is given.
+    """
     if side is not None:
         raise ArgumentError(
             "mask.side",

@@ -18,7 +18,10 @@ MOST_TOKENS = 1 << 60
 
 @dataclass(frozen=True, eq=False)
 class PerRow(Filed, kind="per_row"):
-    """One int, or one per row of the batch as an int64 tensor of shape (batch,)."""
+    """One int, or one per row of the batch as an int64 tensor of shape (batch,), as `value`.
+
+    `name` is the user's argument, for errors.
+    """
 
     value: int | Tensor
     name: str
@@ -27,7 +30,14 @@ class PerRow(Filed, kind="per_row"):
 
     @classmethod
     def read(cls, value: int | Sequence[int] | Tensor, name: str) -> "PerRow":
-        """Return the integer or the integers of a user's argument `name`, or raise an error."""
+        """Return the integer or the integers of a user's argument `name`, clamped to ±MOST_TOKENS.
+
+        A tensor of no dimension becomes an int, any other a copy of int64, and a sequence a tensor on the CPU.
+
+        Raises:
+            ArgumentTypeError: code `mask.not-whole`, for anything but whole numbers.
+            MaskError: code `mask.per-row`, for a tensor of more than one dimension.
+        """
         number = as_int(value)
         if number is not None:
             return cls(bounded(number), name, follows=True)
@@ -69,11 +79,14 @@ class PerRow(Filed, kind="per_row"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the integers if they are a tensor; None otherwise."""
+        """The device of the integers if they were given as a tensor.
+
+        None if they were plain numbers, which go to any device.
+        """
         return self.value.device if isinstance(self.value, Tensor) and not self.follows else None
 
     def limits(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest integer; None if there are none or they cannot be read."""
+        """Return the smallest and the largest integer; None for an empty tensor or one that cannot be read."""
         if not isinstance(self.value, Tensor):
             return self.value, self.value
         if self.value.numel() == 0 or not can_be_read(self.value):
@@ -81,7 +94,7 @@ class PerRow(Filed, kind="per_row"):
         return int(self.value.min()), int(self.value.max())
 
     def check_device(self, device: torch.device) -> None:
-        """Raise DeviceError if the integers are on another device than the query."""
+        """Raise DeviceError, code `mask.device`, if the integers were given as a tensor on another device."""
         if self.device is not None and self.device != device:
             raise DeviceError(
                 "mask.device",
@@ -90,13 +103,13 @@ class PerRow(Filed, kind="per_row"):
             )
 
     def on(self, device: torch.device, *shape: int) -> int | Tensor:
-        """Return the integer, or a tensor of the integers with shape `shape` on the device."""
+        """Return the single integer, or a tensor of the integers with shape `shape` on the device."""
         if not isinstance(self.value, Tensor):
             return self.value
         return self.value.to(device).view(shape)
 
     def describe(self) -> str:
-        """Return the integer or the list as text, shortened above 8 rows."""
+        """Return the integer or the list as text; above 8 rows, or if they cannot be read, `<9 numbers>`."""
         if not isinstance(self.value, Tensor):
             return str(self.value)
         if self.value.numel() > 8 or not can_be_read(self.value):
@@ -105,7 +118,7 @@ class PerRow(Filed, kind="per_row"):
 
 
 def bounded(tokens: int) -> int:
-    """Return the number clamped so that sums with positions do not overflow; sys.maxsize means "no end"."""
+    """Return the number clamped to ±MOST_TOKENS, so that sums with positions do not overflow; a SymInt unchanged."""
     if isinstance(tokens, torch.SymInt):
         return tokens
     return max(-MOST_TOKENS, min(tokens, MOST_TOKENS))

@@ -15,7 +15,7 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prefix(Mask, kind="prefix"):
-    """Key position < length."""
+    """Key position < length, for every query; `length` is one integer or one per sample."""
 
     length: PerRow
 
@@ -30,16 +30,16 @@ class Prefix(Mask, kind="prefix"):
         return self.length.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise MaskError if the lengths are not those of the batch, DeviceError if they are on another device."""
         super().check(extent)
         self.length.check_device(extent.device)
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair whose key is in the prefix."""
+        """Return a bool tensor, True for each pair whose key is in the prefix; as `Mask.visible` describes."""
         return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the keys of the prefix."""
+        """Return one run for each query: the keys of the prefix, clipped to kv_len."""
         start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
         return one_run(start, start + self.length.on(extent.device, -1, 1), extent.kv_len)
 
@@ -50,7 +50,7 @@ class Prefix(Mask, kind="prefix"):
 
 @with_hints
 def prefix(length: int | Sequence[int] | Tensor) -> Mask:
-    """Let every query attend to the first `length` keys.
+    """Return the mask in which every query attends to the first `length` keys.
 
     Alone it hides the rest; `causal() | prefix(length)` is the mask of a prefix language model.
     `prefix(2)`, and `causal() | prefix(2)`::

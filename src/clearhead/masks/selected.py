@@ -15,10 +15,10 @@ class Selected(Mask):
 
     Args:
         mask: the mask of all queries and keys.
-        query_len, kv_len: how many of each that mask is for.
-        some_rows: int64, (queries,): which queries; None for all.
-        some_columns: int64, (keys,): which keys; None for all.
-        some_heads: which heads, as a slice or as int64 numbers; None for all.
+        query_len, kv_len: the numbers of queries and keys of that mask.
+        some_rows: int64, (queries,): the indices of the queries; None for all.
+        some_columns: int64, (keys,): the indices of the keys; None for all.
+        some_heads: the heads, as a slice or as int64 indices; None for all.
     """
 
     mask: Mask
@@ -40,7 +40,7 @@ class Selected(Mask):
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads that the mask is tied to, or None if it fits any."""
+        """The number of selected heads, or None if the whole mask fits any number."""
         if self.mask.heads is None or self.some_heads is None:
             return self.mask.heads
         some = self.some_heads
@@ -52,17 +52,17 @@ class Selected(Mask):
         return self.mask.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the sizes do not fit the mask, or DeviceError if its tensor is on another device."""
+        """Raise the MaskError or DeviceError of the whole mask if it does not fit the whole matrix."""
         if self.some_heads is not None and self.mask.heads is not None:
             extent = extent._replace(num_heads=self.mask.heads)
         self.mask.check(self._whole(extent))
 
     def _whole(self, extent: Extent) -> Extent:
-        """Return the sizes of the call that the selection is a part of."""
+        """Return the extent with the lengths of the whole mask."""
         return extent._replace(query_len=self.query_len, kv_len=self.kv_len)
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the entries of the whole mask at the selected queries, keys and heads."""
+        """Return the entries of the whole mask for indices into the selection, as `Mask.visible` describes."""
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
         seen = self.mask.visible(query, key, self._whole(extent))
         if self.some_heads is None or self.mask.heads is None:
@@ -70,7 +70,10 @@ class Selected(Mask):
         return seen[:, self.some_heads]
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the runs of the selected queries, or None if the whole mask has none or the keys are not ascending."""
+        """Return the runs of the selected queries, as indices into the selected keys.
+
+        None if the whole mask has no spans, or if the selected keys are not strictly ascending.
+        """
         columns = self.some_columns
         if columns is not None and bool((columns.diff() <= 0).any()):
             return None
@@ -94,7 +97,10 @@ class Selected(Mask):
 def places_in_whole(
     rows: Tensor | None, columns: Tensor | None, query_index: Tensor, key_index: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the indices in the whole matrix of queries and keys that are given as selected rows and columns."""
+    """Return query and key indices, given as indices into selected rows and columns, as indices into the whole matrix.
+
+    None for rows or columns leaves these unchanged.
+    """
     return (
         query_index if rows is None else rows.to(query_index.device)[query_index],
         key_index if columns is None else columns.to(key_index.device)[key_index],

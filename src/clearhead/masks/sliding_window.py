@@ -18,13 +18,13 @@ from clearhead.masks.spans import Extent, Spans, one_run
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SlidingWindow(Positioned, kind="sliding_window"):
-    """Query position - left <= key position <= query position + right."""
+    """Query position - left <= key position <= query position + right; None is no limit on that side."""
 
     left: int | None
     right: int | None
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return True for each pair whose key is at most `left` before and `right` after its query."""
+        """Return a bool tensor, True for each pair whose key is inside the window; as `Mask.visible` describes."""
         offset = self.offset_for(extent, -1, 1, 1, 1)
         distance = key_index - (query_index + offset)
         seen = torch.ones_like(distance, dtype=torch.bool)
@@ -35,7 +35,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
         return seen
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the keys of its window."""
+        """Return one run for each query: the keys of its window, clipped to kv_len; one row per offset."""
         query, kv_len = torch.arange(extent.query_len, device=extent.device), extent.kv_len
         position = query[None] + self.offset_for(extent, -1, 1)
         start = torch.zeros_like(position) if self.left is None else position - self.left
@@ -44,7 +44,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
         return one_run(start, stop, kv_len)
 
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """Return the run of keys, [start, stop), that a query at `position` sees."""
+        """Return (start, stop) of the window at `position`, clipped to [0, kv_len]; start = stop if it is empty."""
         start = 0 if self.left is None else max(0, min(position - self.left, kv_len))
         stop = kv_len if self.right is None else min(position + self.right + 1, kv_len)
         return start, max(start, stop)
@@ -62,10 +62,10 @@ def sliding_window(
     right: int | None = None,
     offset: int | Sequence[int] | Tensor | None = None,
 ) -> Mask:
-    """Let each query attend to itself, `left` tokens before and `right` tokens after it.
+    """Return the mask in which each query attends to itself, `left` tokens before and `right` tokens after it.
 
-    Query i sits at position `p = offset + i` and sees key positions `[p - left, p + right]`, both
-    ends included. Positions are those of `causal`: without an offset the last query sits on the
+    Query i has position `p = offset + i` and sees key positions `[p - left, p + right]`, both
+    ends included. Positions are those of `causal`: without an offset the last query has the position of the
     last key. With left=1, right=0, and with left=1, right=2::
 
         ● · · ·     ● ● ● ·
@@ -83,7 +83,8 @@ def sliding_window(
 
     Raises:
         ArgumentError: code `window.negative`, if `left` or `right` is below zero.
-        ArgumentTypeError: code `window.type`, if one of them is not a whole number.
+        ArgumentTypeError: code `window.type`, if one of them is not a whole number; `mask.not-whole`, of the offset.
+        MaskError: code `mask.per-row`, if the offsets are not of shape (batch,).
 
     Example:
         >>> import clearhead as ch
@@ -96,7 +97,10 @@ def sliding_window(
 
 
 def _side(name: str, given: int | None) -> int | None:
-    """Return a side of the window as an integer or None, or raise an error that names the argument."""
+    """Return a side of the window as an integer, clamped as `bounded` does, or None for None.
+
+    Raises ArgumentTypeError unless it is a whole number, ArgumentError if it is below 0; both name the argument.
+    """
     if given is None:
         return None
     tokens = as_int(given)

@@ -56,7 +56,10 @@ COPIES = (Valid, PaddedTo, Documents)
 
 
 def question(part: object) -> Hashable | None:
-    """Return the kind and the numbers of a mask, a tensor as its shape; None for a mask that is not in the table."""
+    """Return the kind and the numbers of a mask as a hashable key; None for a mask that is not in NUMBERS.
+
+    A tensor is represented by its shape and device, so that equal keys do not mean equal masks.
+    """
     if part is None or type(part) in (int, bool, str):
         return part, type(part)
     if type(part) is Tensor:
@@ -69,7 +72,7 @@ def question(part: object) -> Hashable | None:
 
 
 def question_of(mask: Mask) -> Hashable | None:
-    """Return the `question` of a mask; a mask that nobody else can change caches it."""
+    """Return the `question` of a mask; it is stored on a mask whose tensors nobody else can change."""
     if type(mask) is Causal and mask.offset is None:
         return Causal  # the mask of most small calls
     asked = question(mask)
@@ -79,7 +82,10 @@ def question_of(mask: Mask) -> Hashable | None:
 
 
 def has_tensor(mask: Mask) -> bool:
-    """Return True if a mask of the table holds a tensor, so that its numbers do not say what it shows."""
+    """Return True if a mask of NUMBERS holds a tensor, so that its `question` does not determine it.
+
+    Only combinations by & and | of causal and sliding-window masks without an offset per sample hold none.
+    """
     if type(mask) is And or type(mask) is Or:
         return has_tensor(mask.left) or has_tensor(mask.right)
     if type(mask) is Causal or type(mask) is SlidingWindow:
@@ -88,16 +94,17 @@ def has_tensor(mask: Mask) -> bool:
 
 
 def holds_copies(mask: Mask) -> bool:
-    """Return True if all tensors of a mask are copies, which nobody else can change."""
+    """Return True if a mask of NUMBERS holds no tensor, or only copies of the user's, which nobody else can change."""
     if type(mask) is And or type(mask) is Or:
         return holds_copies(mask.left) and holds_copies(mask.right)
     return type(mask) in COPIES or not has_tensor(mask)
 
 
 def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
-    """Return a mask of at most MOST_PAIRS pairs as a tensor, and which queries see something, or None if all do.
+    """Return a mask of at most MOST_PAIRS pairs as a bool tensor, and which queries see a key, or None if all do.
 
-    The second is (…, queries, 1). The row of a query that sees nothing is all True.
+    The second is (…, queries, 1). The row of a query that sees nothing is all True. The result is cached: in KEPT for
+    a mask without a tensor, on the mask for one with copies; a mask with the user's tensor is computed again.
     """
     asked: Hashable = None
     answers: Answers | None = vars(mask).get(ANSWERS)
@@ -120,7 +127,10 @@ def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
 
 
 def _block(mask: Mask, extent: Extent) -> Tensor:
-    """Return the whole mask as a tensor; the left side of an `&` may be cached."""
+    """Return the whole mask: bool, (batch or 1, heads or 1, query_len, kv_len).
+
+    The left side of an `&` may be cached.
+    """
     if type(mask) is And and not has_tensor(mask.left):
         visible, seen = shown_small(mask.left, extent)
         right = _block(mask.right, extent)
@@ -129,7 +139,7 @@ def _block(mask: Mask, extent: Extent) -> Tensor:
 
 
 def put(answers: Answers, asked: Hashable, answer: object) -> None:
-    """Store an answer; empty the table first if it is full."""
+    """Store an answer under `asked`, in place; all others are dropped first if there are MOST."""
     if len(answers) >= MOST:
         answers.clear()
     answers[asked] = answer

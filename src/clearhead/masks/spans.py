@@ -17,10 +17,10 @@ class Extent(NamedTuple):
     Attributes:
         batch: samples.
         num_heads: query heads.
-        query_len: queries, in tokens; the last sits on the last key.
+        query_len: queries, in tokens; the last has the position of the last key.
         kv_len: keys, in tokens.
         device: that of the query.
-        dtype: that of the query, which no mask goes by.
+        dtype: that of the query, which no mask reads.
 
     Example:
         >>> import clearhead as ch
@@ -65,14 +65,20 @@ class Spans:
 
 
 def one_run(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
-    """Return spans with a single run per query, clipped to [0, kv_len); shapes broadcast."""
+    """Return spans with a single run per query, clipped to [0, kv_len), empty where stop ≤ start.
+
+    Args:
+        start: int64, (rows, query_len), the first key of each query.
+        stop: the key after the last; the two broadcast.
+        kv_len: the number of keys.
+    """
     start, stop = torch.broadcast_tensors(start, stop)
     start = start.clamp(0, kv_len)
     return Spans(start[..., None], torch.maximum(stop.clamp(0, kv_len), start)[..., None])
 
 
 def every_key(extent: Extent) -> Spans:
-    """Return spans of one run for each query, which has all keys."""
+    """Return spans of one run for each query, which has all keys, with one row for all samples."""
     start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
     return one_run(start, start + extent.kv_len, extent.kv_len)
 
@@ -86,20 +92,23 @@ def complement(spans: Spans, kv_len: int) -> Spans:
 
 
 def intersection(a: Spans, b: Spans, kv_len: int) -> Spans:
-    """Return the spans of the keys that are in both."""
+    """Return the spans of the keys that are in a run of both; their rows broadcast."""
     start = torch.maximum(a.start[..., :, None], b.start[..., None, :]).flatten(-2)
     stop = torch.minimum(a.stop[..., :, None], b.stop[..., None, :]).flatten(-2)
     return _tidy(start, stop, kv_len)
 
 
 def union(a: Spans, b: Spans, kv_len: int) -> Spans:
-    """Return the spans of the keys that are in at least one."""
+    """Return the spans of the keys that are in a run of at least one; their rows broadcast."""
     outside = intersection(complement(a, kv_len), complement(b, kv_len), kv_len)
     return complement(outside, kv_len)
 
 
 def _tidy(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
-    """Return spans with runs in order, empty runs last, and without columns that are empty for every query."""
+    """Return disjoint runs as spans, in order, empty runs last, without runs that are empty for every query.
+
+    At least one run stays.
+    """
     empty = stop <= start
     start = start.masked_fill(empty, kv_len)
     stop = stop.masked_fill(empty, kv_len)

@@ -65,17 +65,23 @@ def length(run: slice) -> int:
 
 
 def host_spans(mask: Mask, extent: Extent) -> Spans | None:
-    """Return the spans of a mask on the CPU, copying its tensors from their device; None if it has none."""
+    """Return the spans of a mask, computed and stored on the CPU; its tensors are copied from their device.
+
+    None if it has none.
+    """
     return mask.spans(extent._replace(device=torch.device("cpu")))
 
 
 def portions(last: int, size: int, first: int = 0) -> list[slice]:
-    """Split the tokens of [first, last) into runs of `size`; only the last can be shorter."""
+    """Split the tokens of [first, last) into slices of `size`; only the last can be shorter.
+
+    [] if there are no tokens.
+    """
     return [slice(start, min(start + size, last)) for start in range(first, last, size)]
 
 
 def hull(start: Tensor, stop: Tensor) -> slice:
-    """Return the shortest slice that contains all runs [start, stop); slice(0, 0) if all are empty."""
+    """Return the shortest slice that contains all nonempty runs [start, stop); slice(0, 0) if all are empty."""
     used = stop > start
     if not bool(used.any()):
         return slice(0, 0)
@@ -84,6 +90,9 @@ def hull(start: Tensor, stop: Tensor) -> slice:
 
 def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
     """Return the tiles in which a mask repeats, as a window does; None if there are fewer than `LEAST_TILES`.
+
+    In each the run of a query is that of the query before it, one key on. A tile has WIDE_TILE queries if each sees at
+    least WIDE keys, otherwise TILE.
 
     Args:
         start: (query_len,), the first key of each query.
@@ -104,13 +113,15 @@ def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
 
 
 def ragged_edges(start: Tensor, stop: Tensor, keys: tuple[slice, ...], full: slice) -> Edges:
-    """The hidden pairs of a tile, by the columns that have some.
+    """Return the hidden pairs of a tile: slices of its columns, and for each a bool tensor, True = hidden.
+
+    [] if every query sees all keys of the tile. Without `full` keys all columns are one entry.
 
     Args:
         start: (…, queries, pieces), the first key of each run.
         stop: the same shape, the key after the last of each run.
         keys: the keys of the tile.
-        full: the keys that every query sees, of its only run; hidden pairs lie left and right of it.
+        full: the keys that every query sees, of its only run; hidden pairs are on its left and right.
 
     Returns:
         Tensors of shape (…, queries, columns).
@@ -136,12 +147,12 @@ def ragged_edges(start: Tensor, stop: Tensor, keys: tuple[slice, ...], full: sli
 
 
 def hidden_pairs(tile: Tile, mask: Mask, spans: Spans | None, extent: Extent) -> Edges:
-    """The hidden pairs of a tile, (samples or 1, heads or 1, queries, columns).
+    """Return the hidden pairs of a tile, as `ragged_edges` does, of shape (samples or 1, heads or 1, queries, columns).
 
     Args:
         tile: the tile.
-        mask: the mask, which is read where it has no spans.
-        spans: those of the mask.
+        mask: the mask, which is evaluated pair by pair if it has no spans.
+        spans: those of the mask, or None.
         extent: all of the call.
     """
     if spans is None:
@@ -156,13 +167,21 @@ def hidden_pairs(tile: Tile, mask: Mask, spans: Spans | None, extent: Extent) ->
 
 
 def visible_runs(visible: Tensor) -> tuple[slice, ...]:
-    """Return the runs of keys that at least one query sees, from a mask tensor of four dimensions."""
+    """Return the runs of keys that at least one query sees, from a mask tensor of four dimensions, merged.
+
+    () if none.
+    """
     steps = torch.nn.functional.pad(visible.any(0).any(0).any(0).int(), (1, 1)).diff()
     return merge((steps == 1).nonzero()[:, 0], (steps == -1).nonzero()[:, 0])
 
 
 def merge(start: Tensor, stop: Tensor) -> tuple[slice, ...]:
-    """Return runs of keys sorted, with gaps of at most GAP keys closed."""
+    """Return runs of keys as sorted slices, joined where fewer than GAP keys or so are between them; () for none.
+
+    Args:
+        start: int64, one dimension, the first key of each run.
+        stop: the key after the last.
+    """
     if not start.numel():
         return ()
     start, order = start.sort()
@@ -176,15 +195,15 @@ def merge(start: Tensor, stop: Tensor) -> tuple[slice, ...]:
 def tiles_of_spans(
     start: Tensor, stop: Tensor, rows: slice, kv_len: int, most: int, worth: float
 ) -> Iterator[Tile]:
-    """Split the queries of some samples into tiles; queries that see nothing may be in none.
+    """Yield tiles that split the queries of some samples; queries that see nothing may be in none.
 
     Args:
         start: (samples, query_len, pieces), the first key of each run.
         stop: the same shape, the key after the last of each run.
         rows: the samples.
         kv_len: the number of keys.
-        most: how many queries a tile has at most.
-        worth: how many pairs fewer are worth one more tile.
+        most: the largest number of queries in a tile.
+        worth: the number of pairs that one more tile must save.
     """
     used = stop > start
     one_run = start.shape[2] == 1
@@ -217,9 +236,18 @@ def tiles_of_spans(
 def _best_end(
     low: list[int], high: list[int], queries: slice, places: list[int], worth: float
 ) -> int:
-    """Return where to end a tile of queries: at one of `places`, if cutting saves more than `worth` pairs."""
+    """Return the query before which a tile ends: the last of `queries`, or the one of `places` that saves most pairs.
+
+    Args:
+        low: the first key that each query sees.
+        high: the key after the last.
+        queries: the longest tile.
+        places: the queries at which it may be cut.
+        worth: a cut must save more than this number of pairs.
+    """
 
     def pairs(start: int, stop: int) -> int:
+        """Return the number of pairs of a tile of queries from `start` to `stop`."""
         return (stop - start) * max(0, max(high[start:stop]) - min(low[start:stop]))
 
     first, last = queries.start, queries.stop
@@ -232,5 +260,5 @@ def _best_end(
 
 
 def _indices(run: slice, device: torch.device) -> Tensor:
-    """Return the indices of a run as a tensor."""
+    """Return the indices of a run as an int64 tensor, (tokens,), on a device."""
     return torch.arange(run.start, run.stop, device=device)

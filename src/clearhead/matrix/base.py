@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class BaseMatrix(NoTensor):
-    """The weights of a validated problem, computed only when they are read.
+    """The weights of a validated problem, computed only when they are read; no argument is copied or changed.
 
     Args:
         problem: the query and the key; its value is not read.
-        value: (batch, num_kv_heads, kv_len, value_head_dim), what the weights are multiplied by in the call,
-            where that is known.
+        value: (batch, num_kv_heads, kv_len, value_head_dim), what the weights are multiplied by in the call; None if
+            it is not known.
     """
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
@@ -87,7 +87,7 @@ class BaseMatrix(NoTensor):
     def context(self) -> Tensor | None:
         """The context of each head, z = weights · values, (batch, num_heads, query_len, value_head_dim).
 
-        It is the one that the model used; None where it is not known. `watch(model, contexts=True)` keeps it.
+        It is the one that the model used; None unless a watch recorded it: `watch(model, contexts=True)`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -184,12 +184,12 @@ class BaseMatrix(NoTensor):
 
     @property
     def heads(self) -> Tensor | None:
-        """The number of each head in its layer, int64, (num_heads,); None if `watch(heads=…)` did not select some."""
+        """The number of each head in its layer, int64, (num_heads,); None if all heads of the layer are here."""
         return None if self.posed.part is None else self.posed.part.heads
 
     @property
     def real(self) -> Tensor | None:
-        """The queries that are not padding, bool, (batch, query_len); None if all are real."""
+        """The queries that are not padding, bool, (batch, query_len); None if all are real or it is not known."""
         return real_queries(self.posed)
 
     @property
@@ -209,6 +209,9 @@ class BaseMatrix(NoTensor):
 
     def check_whole(self, verb: str) -> None:
         """Raise UnsupportedError if this matrix has the queries of one rank, and all are needed.
+
+        Args:
+            verb: the name of the operation, for the error.
 
         Raises:
             UnsupportedError: code `across.whole`.
@@ -235,11 +238,14 @@ class BaseMatrix(NoTensor):
         return self._restore(self._total()[..., None])[..., 0].clone()
 
     def _restore(self, tensor: Tensor) -> Tensor:
-        """Return a result of four dimensions without the leading axes that the user's query lacks."""
+        """Return a result, (batch, num_heads, …), without the leading axes that the user's query lacks."""
         return self.posed.restore(tensor)
 
     def _total(self) -> Tensor:
-        """Return the logsumexp of each query, (batch, num_heads, query_len); cached unless it has gradients."""
+        """Return the logsumexp of each query, without sinks, (batch, num_heads, query_len).
+
+        It is computed once and stored, unless it has gradients. The caller must not write to it.
+        """
         if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
             return self._logsumexp
         part = self.posed.part
@@ -257,7 +263,7 @@ class BaseMatrix(NoTensor):
         return total
 
     def _trained(self) -> bool:
-        """Return True if query, key or bias require grad."""
+        """Return True if query, key or bias require grad, whatever the grad mode; sinks do not count."""
         problem = self.posed
         bias = problem.bias is not None and problem.bias.requires_grad
         return problem.query.requires_grad or problem.key.requires_grad or bias
@@ -269,7 +275,11 @@ class BaseMatrix(NoTensor):
         queries: Tensor | slice,
         keys: Tensor | slice,
     ) -> Tensor:
-        """Return the weights at some samples, heads, queries and keys, always with four dimensions."""
+        """Return the weights at some samples, heads, queries and keys, always with four dimensions.
+
+        A tensor holds int64 indices. Raises TooLargeError if the part does not fit in memory. The logsumexp of all
+        queries may be computed and stored.
+        """
         problem = self.problem
         part = Rectangle(
             as_indices(batch, problem.batch, self.device),
@@ -286,7 +296,11 @@ class BaseMatrix(NoTensor):
     def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
         """Return the weights of pairs, (batch, num_heads, pairs), from the rows of their queries.
 
-        None where the logsumexp is cached, or computing it is cheaper for this number of queries.
+        None if the logsumexp is stored, the matrix is sharded, or so many rows are read that `_total` is cheaper.
+
+        Args:
+            queries: int64, (batch or 1, pairs).
+            keys: the same for the keys.
         """
         if self._logsumexp is not None or self.posed.sharding is not None:
             return None
@@ -301,10 +315,11 @@ class BaseMatrix(NoTensor):
         return found[sample[:, None, None], head[:, None], places[:, None], keys[:, None]]
 
     def _with_value(self, value: Tensor, fewer: str, *, posed: bool = False) -> Problem:
-        """Return the problem with another value, or raise ShapeError if the value does not fit.
+        """Return the problem with another value, or raise if the value does not fit.
 
-        A value of two dimensions is shared by all samples and heads. The error message names `fewer` as the other
-        shape that is allowed. With `posed`, the keys of a ring are not gathered.
+        A value of two dimensions is shared by all samples and heads; one with a head per query repeats the keys. The
+        error message names `fewer` as the other number of dimensions. With `posed`, the keys of a ring are not
+        gathered.
         """
         check_tensor("value", value)
         problem = self.posed if posed else self.problem
@@ -327,9 +342,14 @@ class BaseMatrix(NoTensor):
 
 
 def problem_of_weights(weights: object) -> Problem:
-    """Return a problem whose weights are the given ones, (…, query_len, kv_len); raise if rows do not sum to 0 or 1.
+    """Return a problem whose weights are the given ones, (…, query_len, kv_len), detached and upcast.
 
-    The logarithms of the weights are its bias, and its scores are 0.
+    The logarithms of the weights are its bias, its scores are 0, and a weight of 0 is masked.
+
+    Raises:
+        ArgumentTypeError: codes `weights.type` and `weights.layout`.
+        ShapeError, DtypeError: codes `weights.shape` and `weights.dtype`.
+        ArgumentError: code `weights.value`, for a row that does not sum to 0 or 1, or a negative weight.
     """
     check_tensor("weights", weights)
     assert isinstance(weights, Tensor)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class ChunkPlace(NamedTuple):
-    """The part of the matrix that a chunk is; its attributes are those of `Chunk`."""
+    """The part of the matrix that a chunk is, as a sample and slices; its attributes are those of `Chunk`."""
 
     sample: int
     kv_heads: slice
@@ -19,7 +19,7 @@ class ChunkPlace(NamedTuple):
 
     @property
     def place(self) -> tuple[int, slice, slice]:
-        """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
+        """The index (sample, heads, queries of all tiles) of the chunk in a tensor (batch, num_heads, query_len, …)."""
         first = self.queries.start
         return self.sample, self.heads, slice(first, first + self.tiles * self.step)
 
@@ -38,7 +38,7 @@ class ChunkPlace(NamedTuple):
         return rows.unflatten(0, (kv_heads, rows.shape[0] // kv_heads)).transpose(1, 2)
 
     def keys_of(self, tensor: Tensor) -> Tensor:
-        """Return the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width)."""
+        """Return a view of the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width)."""
         start, stop = self.keys.start, self.keys.stop
         if self.tiles == 1:
             return tensor[:, start:stop]
@@ -46,7 +46,7 @@ class ChunkPlace(NamedTuple):
         return every.unfold(1, stop - start, self.step).mT.flatten(0, 1)
 
     def of_each_head(self, numbers: Tensor) -> Tensor:
-        """Return numbers, (key heads or 1, tiles or 1, heads of a group or 1, n), of each head, (heads, n)."""
+        """Return numbers, (key heads or 1, tiles or 1, heads of a group or 1, n), expanded to (heads × tiles, n)."""
         kv_heads = self.kv_heads.stop - self.kv_heads.start
         group = (self.heads.stop - self.heads.start) // kv_heads
         return numbers.expand(kv_heads, self.tiles, group, -1).flatten(0, 2)
@@ -56,8 +56,8 @@ class KeyBlock(NamedTuple):
     """Some keys of a matrix, such as those of one rank.
 
     Attributes:
-        places: int64, (keys,): which of all keys each is.
-        numbers: int64, (kv_len,): which of these each of all keys is; −1 for none.
+        places: int64, (keys,): the index of each among all keys.
+        numbers: int64, (kv_len,): the index of each of all keys in the block; −1 if it is not in the block.
     """
 
     places: Tensor
@@ -65,7 +65,7 @@ class KeyBlock(NamedTuple):
 
     @classmethod
     def of(cls, places: Tensor, kv_len: int) -> "KeyBlock":
-        """Return a block with the keys at positions `places` of a matrix with `kv_len` keys."""
+        """Return the block with the keys at the int64 indices `places` of a matrix with `kv_len` keys."""
         numbers = places.new_full((kv_len,), -1)
         numbers[places] = torch.arange(len(places), device=places.device)
         return cls(places, numbers)
@@ -108,12 +108,15 @@ class Chunk:
 
     @property
     def place(self) -> tuple[int, slice, slice]:
-        """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
+        """The index (sample, heads, queries of all tiles) of the chunk in a tensor (batch, num_heads, query_len, …)."""
         return self.extent.place
 
     @cached_property
     def columns(self) -> slice | Tensor:
-        """The positions of the chunk's keys in the whole matrix: a slice; or (tiles, keys) indices of several tiles."""
+        """The positions of the chunk's keys in the whole matrix: a slice, or int64 indices.
+
+        Indices are (keys,) in a block of keys, and (tiles, keys) for several tiles.
+        """
         if self.tiles == 1:
             return self.keys if self.block is None else self.block.places[self.keys]
         every = torch.arange(self.keys.start, self.keys.stop, device=self.weights.device)
@@ -126,13 +129,13 @@ class Chunk:
         return tiles[:, None, None] * self.extent.step
 
     def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the place in the chunk of a key of each query, and True where it is in the chunk.
+        """Return the index in the chunk of a key of each query, and whether it is there.
+
+        Int64 and bool, (heads, queries).
+        The index of a key that is not there is out of range.
 
         Args:
-            keys: (query_len,), int64: keys of the whole matrix.
-
-        Returns:
-            Both (heads, queries).
+            keys: (query_len,), int64: a key of the whole matrix for each query, which may be out of range.
         """
         keys = keys[self.place[2]]
         if self.block is not None:
@@ -144,25 +147,28 @@ class Chunk:
         return keys, (keys >= 0) & (keys < self.weights.shape[-1])
 
     def whole_keys(self, places: Tensor) -> Tensor:
-        """Return the keys of the whole matrix at places in the chunk, (heads, queries, n)."""
+        """Return the indices in the whole matrix of keys of the chunk, int64; both are (heads, queries, n)."""
         keys = places + (self.extent.of_each_head(self._starts)[..., None] + self.keys.start)
         return keys if self.block is None else self.block.places[keys]
 
     @cached_property
     def maximum(self) -> Tensor:
-        """The largest weight of each query, (heads, queries); 0 for one that sees nothing."""
+        """The largest weight of each query, (heads, queries); 0 for one that sees nothing, or without keys."""
         if not self.weights.shape[-1]:
             return self.weights.new_zeros(self.weights.shape[:-1])
         return self.weights.amax(dim=-1)
 
     @cached_property
     def best_score(self) -> Tensor:
-        """The largest masked score of each query, (heads, queries)."""
+        """The largest masked score of each query, (heads, queries); HIDDEN of the sweep for one that sees nothing."""
         return self.scores.amax(dim=-1)
 
     @cached_property
     def logsumexp(self) -> Tensor:
-        """The logsumexp of the masked scores of each query, (heads, queries), in nats."""
+        """The logsumexp of the masked scores of each query, without sinks, (heads, queries), in nats.
+
+        −∞ if it sees nothing.
+        """
         if not self.scores.shape[-1]:
             return self.scores.new_full(self.scores.shape[:-1], -torch.inf)
         # Any weight and its score tell it; the largest has the most digits.
@@ -171,7 +177,10 @@ class Chunk:
 
     @cached_property
     def total(self) -> Tensor:
-        """The sum of the weights of each query, (heads, queries): 1 minus the weight of the sink."""
+        """The sum of the weights of each query, (heads, queries): 1 minus the weight of the sink.
+
+        0 if it sees nothing.
+        """
         if self.visible is not None or not self.weights.shape[-1]:
             return self.weights.sum(dim=-1)
         total = self.weights.new_ones(self.weights.shape[:2])
@@ -180,16 +189,17 @@ class Chunk:
         return total if self.empty is None else total.masked_fill(self.empty, 0.0)
 
     def share_with(self, sinks: Tensor) -> None:
-        """Rescale the weights in place for sinks with these logits, (heads,)."""
+        """Rescale the weights and `maximum`, in place, for sinks with these logits, (heads,), and store them."""
         share = torch.sigmoid(self.logsumexp - sinks[:, None])
         self.weights.mul_(share[..., None])
         self.maximum = self.maximum * share
         self.sinks = sinks
 
     def share_of(self, whole: Tensor) -> None:
-        """Rescale the weights in place, as those of some of the keys among all keys.
+        """Rescale the weights, in place, as those of some of the keys among all keys, with `maximum` and `total`.
 
-        `whole`, (heads, queries), is the logsumexp over all keys and sinks.
+        Args:
+            whole: (heads, queries), the logsumexp over all keys and sinks.
         """
         share = torch.exp(self.logsumexp - whole)
         share = share.masked_fill(self.logsumexp == -torch.inf, 0.0)
@@ -207,8 +217,9 @@ class Chunk:
         return self.row_sums(every, 1)[:, 0]
 
     def sums_with(self, columns: slice, factors: Tensor) -> Tensor:
-        """Return Σ weight · factor over the keys in `columns`, (heads, queries).
+        """Return Σ weight · factor over the keys in the slice `columns`, (heads, queries).
 
+        Factors broadcast to the weights.
         It overwrites the scores: allocating memory takes as long as all of the arithmetic.
         """
         some = self.weights[..., columns]
@@ -216,7 +227,10 @@ class Chunk:
         return torch.mul(some, factors, out=place).sum(dim=-1)
 
     def times(self, columns: Tensor) -> Tensor:
-        """Return weights · columns, (heads, queries, width), for non-negative columns, (keys, width)."""
+        """Return weights · columns, (heads, queries, width), for non-negative columns, (keys, width).
+
+        A weight that is NaN makes a result NaN only where its column is above 0.
+        """
         rows = self.weights.flatten(0, 1)
         if self.visible is None:
             product = rows @ columns
@@ -228,7 +242,7 @@ class Chunk:
         return product.unflatten(0, self.weights.shape[:2])
 
     def row_sums(self, bins: Tensor, count: int) -> Tensor:
-        """The weights summed over the queries of each bin, (heads, count, keys).
+        """Return the weights summed over the queries of each bin, (heads, count, keys).
 
         Args:
             bins: (queries,), int64, on the CPU: the bin of each query.
@@ -248,5 +262,8 @@ class Chunk:
 
 @lru_cache(maxsize=8)
 def _even(length: int, size: int) -> Tensor:
-    """Return the bin of each of `length` positions, for bins of `size` positions."""
+    """Return the bin of each of `length` positions, int64 on the CPU, for bins of `size` positions.
+
+    Cached, do not modify.
+    """
     return torch.arange(length, device="cpu") // size

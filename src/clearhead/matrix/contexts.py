@@ -10,14 +10,14 @@ from clearhead._common.elements import Drawn
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contexts(Drawn):
-    """The contexts of a call, z = weights · values of each head, as the model went on with them.
+    """The contexts of a call, z = weights · values of each head, as the model used them.
 
     Made by `watch(model, keep="contexts")`.
 
     Attributes:
         context: (batch, num_heads, query_len, value_head_dim), in the model's dtype.
-        kv_len: tokens that were attended to.
-        real: (batch, query_len), bool: the queries that are no padding; None for all.
+        kv_len: the number of keys.
+        real: (batch, query_len), bool: the queries that are not padding; None for all.
         heads: the number of each head in its layer, where these are some only; None where all are here.
 
     Example:
@@ -68,6 +68,7 @@ class Contexts(Drawn):
         return torch.where(real, self.context, 0.0).sum(dim=(0, 2)) / real.sum()
 
     def __repr__(self) -> str:
+        """Return one line with the sizes, and the heads if these are some only."""
         names = ("batch", "num_heads", "query_len", "value_head_dim")
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         some = "" if self.heads is None else f" with heads {list(self.heads)}"

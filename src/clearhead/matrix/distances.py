@@ -9,7 +9,13 @@ from clearhead.matrix.reductions import PerQuery
 
 
 class Distance(PerQuery):
-    """Σ weight · |query position − key position|, tokens; the last query sits on the last key."""
+    """Σ weight · |query position − key position|, in tokens, of each query; it overwrites the scores of a chunk.
+
+    The last query has the position of the last key.
+
+    Args:
+        problem: the problem whose weights are swept.
+    """
 
     destroys = frozenset({"scores"})
 
@@ -19,14 +25,17 @@ class Distance(PerQuery):
         self.offset = None if problem.sharding else problem.kv_len - problem.query_len
 
     def _positions_of(self, chunk: Chunk) -> tuple[Tensor, int, int]:
-        """Return the positions of a chunk's queries, (queries,), with the smallest and the largest position."""
+        """Return the positions of the queries of the chunk's first tile, (queries,), the smallest and the largest."""
         positions, queries = self.positions[chunk.queries], chunk.queries
         if self.offset is None:
             return positions, int(positions.min()), int(positions.max())
         return positions, self.offset + queries.start, self.offset + queries.stop - 1
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return Σ weight · |query position − key position| of each query, (heads, queries)."""
+        """Return Σ weight · |query position − key position| of each query, (heads, queries).
+
+        The scores are overwritten.
+        """
         # Distances are the same in every tile. Positions are counted from the first query of the
         # first. In it and as many tokens later, distances are taken pair by pair. Farther away the sign
         # of p − j is that of −j, so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two

@@ -12,7 +12,10 @@ from clearhead.matrix.no_tensor import NoTensor
 
 
 def triangle(tall: Tensor) -> Tensor:
-    """Return R of tall = Q · R, (…, width, width), which has its lengths.
+    """Return R of the QR decomposition tall = Q · R, (…, width, width): it has the norms and singular values of `tall`.
+
+    Args:
+        tall: (…, rows, width), with rows ≥ width.
 
     Example:
         >>> tall = torch.randn(9, 2)
@@ -23,9 +26,9 @@ def triangle(tall: Tensor) -> Tensor:
 
 
 class FactoredHeads(NoTensor, Drawn):
-    """A matrix of each head as the product of two, which is as wide as the model and of the rank of a head.
+    """The matrix of each head, (rows, columns), stored as two factors, since its rank is only the width of a head.
 
-    The left factor has all query heads; the right one the key heads; neighbours share one where heads are
+    The left factor has all query heads, the right one the key heads; neighbouring query heads share one where heads are
     grouped. Made by `Circuits`.
 
     Attributes:
@@ -53,15 +56,17 @@ class FactoredHeads(NoTensor, Drawn):
         return torch.Size((*self.left.shape[:2], self.right.shape[2]))
 
     def shared(self, of_key_heads: Tensor, axis: int = 0) -> Tensor:
-        """Return a tensor of the right factors, repeated along `axis` for the heads that share a factor."""
+        """Return a tensor with one entry per right factor along `axis`, repeated there to one entry per query head."""
         return of_key_heads.repeat_interleave(len(self.left) // len(self.right), dim=axis)
 
     def product(self, head: int | None = None) -> Tensor:
         """Return the matrix of one head, (rows, columns), or of all, (num_heads, rows, columns), if it fits.
 
+        A negative head counts from the end.
+
         Raises:
-            ArgumentError: code `circuits.head`.
-            TooLargeError: code `matrix.too-large`.
+            ArgumentError: code `circuits.head`, for a head out of range.
+            TooLargeError: code `memory.full`, if it does not fit in memory.
         """
         with within_memory("Ask for one head."):
             if head is None:
@@ -85,7 +90,7 @@ class FactoredHeads(NoTensor, Drawn):
         return torch.linalg.svdvals(triangle(self.left) @ self.shared(triangle(self.right.mT).mT))
 
     def eigenvalues(self, between: Tensor | None = None) -> Tensor:
-        """Return those that are not 0 by rank, complex, (num_heads, width).
+        """Return the eigenvalues that are not 0 by rank, complex, (num_heads, width), in no order.
 
         Args:
             between: B, (columns, rows), of the eigenvalues of matrix · B, such as `embedding.T @ unembedding`; None for
@@ -93,7 +98,7 @@ class FactoredHeads(NoTensor, Drawn):
 
         Raises:
             ArgumentTypeError: code `between.type`.
-            ShapeError: code `circuits.between`.
+            ShapeError: code `circuits.between`, also for None with a matrix that is not square.
         """
         if between is not None:
             check_tensor("between", between)

@@ -33,7 +33,7 @@ ROLES = ("first", "previous", "duplicate", "induction")
 class RoleCounts:
     """The number of queries that each role is the mean of, int64, (batch, num_heads); None if not measured.
 
-    Means of several texts are weighted by it.
+    Means of several texts are weighted by these numbers.
     """
 
     previous: Tensor | None = None
@@ -56,7 +56,7 @@ class Roles(Drawn):
             https://arxiv.org/abs/2309.17453).
         duplicate: the weight on earlier occurrences of the same token, the last eight of them; None
             without tokens.
-        induction: the weight on the tokens behind these occurrences, those that the query sees:
+        induction: the weight on the tokens after these occurrences, those that the query sees:
             prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
             tokens.
         counts: how many queries each of them is the mean of; None where they were not counted.
@@ -80,11 +80,11 @@ class Roles(Drawn):
 
     @property
     def measured(self) -> list[str]:
-        """The names of the roles that were measured."""
+        """The names of the roles that were measured, in the order of ROLES."""
         return [name for name in ROLES if getattr(self, name) is not None]
 
     def names(self, threshold: float = 0.5) -> list[Any] | str:
-        """The leading role of each head, "" where none reaches the threshold.
+        """Return the leading role of each head, "" where none reaches the threshold; of equal roles "first" comes last.
 
         Args:
             threshold: the least that a role must reach, above 0 and up to 1.
@@ -115,6 +115,7 @@ class Roles(Drawn):
         return _named(leading.tolist(), [*names, ""])
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the names of the measured roles."""
         names = ("batch", "num_heads")[2 - self.first.ndim :]
         sizes = [f"{name}={size}" for name, size in zip(names, self.first.shape, strict=True)]
         named = [each.name for each in fields(self) if each.name != "counts"]
@@ -122,7 +123,7 @@ class Roles(Drawn):
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
 
     def _repr_html_(self) -> str:
-        """Return the roles as an HTML table for a notebook."""
+        """Return the roles as an HTML table for a notebook; the drawing is imported on first use."""
         return drawing("notebook.inline.tables").roles_html(self)
 
 
@@ -182,7 +183,7 @@ class Attended(Protocol):
 
 
 def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
-    """The number in its layer of each head of a matrix, a summary or totals: its place, where all are there.
+    """Return the number in its layer of each head of a matrix, a summary or totals; 0, 1, … if all heads are there.
 
     Example:
         >>> import torch, clearhead as ch
@@ -214,11 +215,13 @@ class HeadAverages(NamedTuple):
 
 
 def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
-    """Average the calls of a layer; every query counts once, however long its sample or call.
+    """Return the averages of the calls of a layer; every query counts once, however long its sample or call.
+
+    A role is left out unless every call measured it.
 
     Args:
         layer: the name of the layer, for the error.
-        calls: with or without roles.
+        calls: at least one, with or without roles.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
@@ -254,9 +257,9 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
 
 
 def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the sum of a role over the queries that have the choice, and their number, (num_heads,) each.
+    """Return the sum of a role's score over the queries that have the choice, with their number, (num_heads,) each.
 
-    None if the role was not measured.
+    Both are float64. None if the role was not measured. Without counts, all `real` queries, (batch,), count.
     """
     score = None if call.roles is None else getattr(call.roles, name)
     if call.roles is None or score is None:
@@ -269,9 +272,9 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
 
 
 def pooled_roles(one: Roles, other: Roles) -> Roles:
-    """Return the mean roles of two sets of queries for the same heads, without roles that only one has.
+    """Return the roles of two sets of queries together, for the same heads; both must have counts.
 
-    Each score is weighted by the number of its queries.
+    Each score is weighted by the number of its queries. Roles that one of them did not measure are None.
     """
     assert one.counts is not None
     assert other.counts is not None
@@ -287,7 +290,10 @@ def pooled_roles(one: Roles, other: Roles) -> Roles:
 
 
 def totalled_roles(call: "Summary") -> Roles:
-    """Return the roles of a call averaged over all samples, float64, (num_heads,), with the number of queries."""
+    """Return the roles of a call averaged over its samples, float64, (num_heads,), with counts.
+
+    The summary must have roles; each score is weighted by the number of its queries.
+    """
     assert call.roles is not None
     real, scores, numbers = _real_per_sample(call), {}, {}
     for name in call.roles.measured:
@@ -299,7 +305,7 @@ def totalled_roles(call: "Summary") -> Roles:
 
 
 def check_mergeable(one: HasHeads, other: HasHeads) -> None:
-    """Check that two totals are of one kind, and of the same heads of a layer.
+    """Raise an error unless two totals are of one class, and of the same heads of a layer.
 
     Raises:
         ArgumentTypeError: code `merge.type`.
@@ -323,7 +329,7 @@ def check_mergeable(one: HasHeads, other: HasHeads) -> None:
 
 
 def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
-    """Average a statistic over the real queries of all calls, (num_heads,), float64.
+    """Return the mean of a statistic over the real queries of all calls, (num_heads,), float64, on the CPU; 0 for none.
 
     Args:
         name: "entropy", "distance", "max", "first" or "previous", as `Summary` has them.
@@ -356,7 +362,7 @@ def _real_per_sample(call: Attended) -> Tensor:
 
 
 def _named(indices: Any, names: list[str]) -> list[Any] | str:
-    """Replace indices in nested lists by the names at these indices."""
+    """Return nested lists of indices with the names at these indices; a single index gives a string."""
     if isinstance(indices, int):
         return names[indices]
     return [_named(each, names) for each in indices]

@@ -17,13 +17,16 @@ from clearhead.matrix.no_tensor import NoTensor
 class HeadResults(NoTensor, Drawn):
     """Results of the heads: z · W of each head and query, W being its part of the output projection.
 
+    Made of the contexts, (batch, num_heads, query_len, value_head_dim), the weight of the projection, (embed_dim,
+    num_heads · value_head_dim), and its bias, (embed_dim,) or None.
+
     They are computed where they are read: all tokens × heads × embed_dim numbers are never in memory at once.
 
-    Their sum over the heads, and the projection's bias, are the output of the layer. Made by `Seen.results`.
+    Their sum over the heads plus the projection's bias is the output of the layer. Made by `Seen.results`.
 
     Attributes:
         context: z, (batch, num_heads, query_len, value_head_dim); 16 bits are upcast.
-        weight: W, (num_heads, embed_dim, value_head_dim).
+        weight: W, (num_heads, embed_dim, value_head_dim), in the dtype of `context`.
         bias: (embed_dim,), or None.
 
     Example:
@@ -67,10 +70,10 @@ class HeadResults(NoTensor, Drawn):
         return found
 
     def dense(self) -> Tensor:
-        """Return all of them as a tensor, if it fits.
+        """Return all of them as a tensor, (batch, num_heads, query_len, embed_dim), if it fits.
 
         Raises:
-            TooLargeError: code `matrix.too-large`.
+            TooLargeError: code `memory.full`, if it does not fit in memory.
         """
         return self[...]
 
@@ -85,7 +88,7 @@ class HeadResults(NoTensor, Drawn):
         )
 
     def along(self, direction: Tensor) -> Tensor:
-        """Return how much of a direction is in each result, the dot product, (batch, num_heads, query_len).
+        """Return the dot product of each result with a direction, (batch, num_heads, query_len).
 
         Args:
             direction: (embed_dim,), or (batch, query_len, embed_dim) for another one in each place.
@@ -124,6 +127,7 @@ class HeadResults(NoTensor, Drawn):
         return torch.linalg.vector_norm(self.context @ factors.mT, dim=-1)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes."""
         names = ("batch", "num_heads", "query_len", "embed_dim")
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         return f"HeadResults [{sizes}] of z · W"

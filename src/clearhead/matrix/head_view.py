@@ -52,11 +52,16 @@ class HeadMaps(NamedTuple):
 
     @property
     def visible(self) -> Tensor | None:
-        """The cells that are not fully hidden, bool; None if all are visible."""
+        """The cells that are not fully hidden, bool, of the shape of `hidden`.
+
+        None if all are visible or it is not known.
+        """
         return None if self.hidden is None else ~self.hidden
 
     def coarser(self, rows: int, columns: int) -> "HeadMaps":
         """Return maps of at most `rows` rows and `columns` columns: means over rows, sums over columns.
+
+        A cell is hidden if all of its cells were; axes that are short enough stay.
 
         Example:
             >>> HeadMaps(torch.eye(4)[None], None, 4, 4).coarser(2, 2).shares
@@ -80,7 +85,7 @@ class Glance(NamedTuple):
         shares: (num_heads, rows, columns): which share of its attention a row gives a column; None
             if it would cost too much to know.
         entropy: (num_heads,), averaged over the sampled queries, nats; None if there are none.
-        distance: (num_heads,), averaged the same way, tokens.
+        distance: (num_heads,), the same average, tokens.
         queries: how many queries were looked at.
         query_len: how many there are.
         kv_len: how many keys there are.
@@ -111,7 +116,7 @@ class Glance(NamedTuple):
 
 
 class HeadView:
-    """Some heads of one sample.
+    """Some heads of one sample of a matrix or a summary; results are detached.
 
     Args:
         weights: their matrix or their summary, of any leading dimensions.
@@ -148,7 +153,9 @@ class HeadView:
 
     @torch.no_grad()
     def exact(self, every: int = 1) -> HeadMaps:
-        """Return the weights of one query in `every`, pair by pair.
+        """Return the weights of one query in `every`, starting with the first, pair by pair.
+
+        The view must be of a matrix.
 
         Raises:
             TooLargeError: code `matrix.too-large`.
@@ -175,7 +182,7 @@ class HeadView:
     def maps(self, most: int) -> HeadMaps:
         """Return maps of at most `most` × `most` cells, exact if the matrix is small enough.
 
-        The maps of a summary are its pooled maps, which do not record what the mask hides.
+        The maps of a summary are its pooled maps, of any size, which do not record what the mask hides.
         """
         weights = self.weights
         if isinstance(weights, Summary):
@@ -193,7 +200,7 @@ class HeadView:
     def kept(self, problem: Problem | None, row: int) -> HeadMaps:
         """Return the pooled maps of a summary, with the cells that the mask of sample `row` of `problem` hides.
 
-        Without a problem no cell is marked as hidden.
+        Without a problem `hidden` is None. The view must be of a summary with `pooled`.
         """
         assert isinstance(self.weights, Summary)
         pooled = self.weights.pooled
@@ -207,7 +214,10 @@ class HeadView:
 
     @torch.no_grad()
     def statistic(self, name: str) -> Tensor:
-        """Return a statistic of each query, (heads, query_len); NaN for queries known to be padding."""
+        """Return a statistic of each query, (heads, query_len); NaN for queries known to be padding.
+
+        The name is "entropy", "distance", "max", "max_score", "first" or "previous".
+        """
         values = self.weights._statistic(name)[self.sample]
         real = self.weights.real
         if real is not None:
@@ -216,9 +226,9 @@ class HeadView:
 
     @torch.no_grad()
     def received(self) -> tuple[Tensor, list[int]]:
-        """Return the mean weight that each key receives, (kv_len,), float64, and the indices of the heads.
+        """Return the mean weight that each key receives, (kv_len,), float64, with the sorted indices of its heads.
 
-        Heads that share a key are only known together, as their mean.
+        Heads that share a key are only known together, so the mean is over all heads of each group.
         """
         group = self.weights.num_heads // self.weights.num_kv_heads
         shared = sorted({head // group for head in self.heads})
@@ -228,10 +238,11 @@ class HeadView:
 
     @torch.no_grad()
     def glance(self, cells: int, pairs: int = PAIRS) -> Glance:
-        """Return what one pass tells about all heads, in maps of at most `cells` rows and columns.
+        """Return the maps, of at most `cells` rows and columns, and the averages of all heads of the sample.
 
-        Where working every weight out would take more than `pairs`, some queries are looked at, evenly
-        spaced, whose weights are exact; where even a few would, none.
+        If all weights of a matrix are more than `pairs`, only some queries are computed, evenly spaced; if these are
+        fewer than FEWEST_QUERIES, or the matrix is empty or on the meta device, all but the lengths is None. Of a
+        summary everything is known but maps, which are None without `pooled`.
 
         Example:
             >>> query = key = torch.zeros(2, 9, 4)
@@ -263,9 +274,9 @@ class HeadView:
         return self.weights
 
     def _part(self, problem: Problem) -> tuple[Problem, int]:
-        """Return the problem restricted to the heads and the sample of the view, and the index of the sample in it.
+        """Return the problem with the view's heads and sample alone, four dimensions, with the index of the sample.
 
-        All samples stay if the mask or the bias is tied to the batch.
+        All samples stay if there is a bias, or if the mask is tied to the batch.
         """
         if self.heads != list(range(problem.num_heads)):
             problem = some_heads(problem, self.heads)
@@ -279,7 +290,7 @@ class HeadView:
 
 
 def side(tokens: int, most: int) -> int:
-    """Return the number of cells for `tokens` tokens, at most `most`: all of one size but the last ones.
+    """Return the number of cells for `tokens` tokens, 1 or more, at most `most`: all of one size but the last.
 
     Example:
         >>> side(100, 256), side(5000, 256), side(100_000, 256)
@@ -289,10 +300,10 @@ def side(tokens: int, most: int) -> int:
 
 
 def mask_of_summary(summary: Summary) -> Problem | None:
-    """Return a problem with the mask that a summary of one sample implies; None if that is not known.
+    """Return a problem without data that has the causal mask, if a summary of one sample implies it; otherwise None.
 
     A summary does not store its mask. If no query gives weight to a later key, the mask was causal, because without
-    a mask no weight is exactly 0.
+    a mask no weight is exactly 0. None without `top_k`, and if the maps are too small to tell; `pooled` must be there.
     """
     assert summary.pooled is not None
     if summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
@@ -312,7 +323,10 @@ def mask_of_summary(summary: Summary) -> Problem | None:
 def _at_a_glance(
     matrix: AttentionMatrix, sample: int, cells: int, pairs: int, *, empty: bool
 ) -> Glance:
-    """Return the glance of all heads of a sample, from at most `pairs` weights; without maps if `empty`."""
+    """Return the glance of all heads of a sample, from at most `pairs` weights.
+
+    All but the lengths is None if `empty`, on the meta device, or if the pairs suffice for few queries only.
+    """
     problem = matrix.problem
     query_len, kv_len, heads = problem.query_len, problem.kv_len, problem.num_heads
     unknown = Glance(None, None, None, 0, query_len, kv_len)
@@ -344,5 +358,5 @@ def _at_a_glance(
 
 
 def _up_to(length: int, count: int) -> str:
-    """Return the size of the cells as text: "5", or "up to 5" if sizes differ."""
+    """Return the size of `count` cells over `length` tokens as text: "5", or "up to 5" if sizes differ."""
     return str(length // count) if length % count == 0 else f"up to {-(-length // count)}"

@@ -16,7 +16,10 @@ Index = int | slice | EllipsisType | Sequence[int] | Tensor
 def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, int]]:
     """Return one (index, size) pair per axis, with `...` and missing indices expanded to full slices.
 
-    Raises SelectionError for too many indices or more than one `...`.
+    The indices themselves are not checked.
+
+    Raises:
+        SelectionError: code `matrix.index`, for too many indices or more than one `...`.
     """
     dots = [i for i, each in enumerate(given) if each is Ellipsis]
     count = len(given) - len(dots)
@@ -37,7 +40,8 @@ def index_of(
 ) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
     """Return (index, is_int) for each of four axes, and the axes to squeeze, the last axis first.
 
-    An int drops its axis, and so does a leading axis that the matrix never had.
+    An int drops its axis, and so does a leading axis that the matrix, of this shape, never had. Raises SelectionError
+    as `complete` and `read_index` do.
     """
     given = index if isinstance(index, tuple) else (index,)
     axes = complete(given, shape)
@@ -48,9 +52,12 @@ def index_of(
 
 
 def read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool]:
-    """Return the index of one axis as a slice or an int64 tensor, and True if it was a single int.
+    """Return the index of one axis and True if it was a single int.
 
-    Raises SelectionError if it is not an index, or out of range.
+    The index is a slice, unchanged, or an int64 tensor of one dimension with indices from 0 on.
+
+    Raises:
+        SelectionError: code `matrix.index` if it is not an index, code `matrix.range` if it is out of range.
     """
     if isinstance(index, slice):
         return index, False
@@ -74,9 +81,12 @@ def read_pairs(
     key_index: int | Sequence[int] | Tensor,
     sizes: tuple[int, int, int],
 ) -> tuple[Tensor, Tensor, bool]:
-    """Return the queries and keys of pairs, each int64, (batch or 1, pairs), and True if there is a single pair.
+    """Return the queries and keys of pairs, int64 from 0 on, (batch or 1, pairs), with True if it is a single pair.
 
-    `sizes` are batch, query_len and kv_len. Raises SelectionError, which names the last two axes of the matrix.
+    `sizes` are batch, query_len and kv_len.
+
+    Raises:
+        SelectionError: codes `matrix.index`, `matrix.range` and `matrix.pairs`.
     """
     batch, query_len, kv_len = sizes
     read = []
@@ -114,14 +124,17 @@ def read_pairs(
 
 
 def _are_ints(tensor: Tensor) -> bool:
-    """Return True for a tensor of an integer dtype whose data is available, so not a meta tensor."""
+    """Return True for a tensor of an integer dtype, bool excluded, whose data is available, so not a meta tensor."""
     dtype = tensor.dtype
     real = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
     return real and not tensor.is_meta
 
 
 def _ints(index: object, size: int, axis: int) -> Tensor:
-    """Return an int or a sequence of ints as an int64 tensor with 0 or 1 dimension, or raise SelectionError."""
+    """Return an int or a sequence of ints, negative ones unchanged, as an int64 tensor with 0 or 1 dimension.
+
+    Raises SelectionError for anything else, and for an index out of range.
+    """
     number = as_int(index)
     if number is not None:
         _check_range(number, number, size, axis)
@@ -138,7 +151,7 @@ def _ints(index: object, size: int, axis: int) -> Tensor:
 
 
 def _check_range(low: int, high: int, size: int, axis: int) -> None:
-    """Raise SelectionError if the lowest or highest index is out of range."""
+    """Raise SelectionError, code `matrix.range`, unless −size ≤ low and high < size."""
     if low < -size or high >= size:
         raise SelectionError(
             "matrix.range",
@@ -148,7 +161,10 @@ def _check_range(low: int, high: int, size: int, axis: int) -> None:
 
 
 def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor:
-    """Return an index as non-negative int64 positions, or raise SelectionError."""
+    """Return a slice as int64 indices on a device, (n,); a tensor of indices is only moved there.
+
+    Raises SelectionError for a slice that is not made of ints.
+    """
     if isinstance(index, slice):
         try:
             start, stop, step = index.indices(size)
@@ -162,9 +178,15 @@ def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor
 def read_segments(
     segments: Tensor, sizes: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, bool]:
-    """Return membership, bool, (batch or 1, kv_len, sets), and True if `segments` was a single set.
+    """Return membership, bool, (batch or 1, kv_len, sets), and True if `segments` was a single set, so bool.
 
-    `sizes` are batch and kv_len. Raises an error for other shapes or dtypes.
+    Args:
+        segments: (kv_len,) or (batch, kv_len): bool, or for each key the index of its set, −1 for none.
+        sizes: batch and kv_len.
+        device: the device of the result.
+
+    Raises:
+        ArgumentTypeError, ShapeError, ArgumentError: codes `segments.type`, `segments.shape` and `segments.value`.
     """
     check_tensor("segments", segments, "a tensor of bool or of ints")
     kv_len = sizes[1]
@@ -193,7 +215,7 @@ def read_segments(
 
 
 def read_k(k: int, kv_len: int) -> int:
-    """Return k as an int from 1 to kv_len, or raise ArgumentError."""
+    """Return k as an int from 1 to kv_len; raise ArgumentError, code `top-k.value`, for anything else."""
     count = as_int(k)
     if count is None or not 1 <= count <= kv_len:
         raise ArgumentError(
@@ -203,7 +225,7 @@ def read_k(k: int, kv_len: int) -> int:
 
 
 def check_bins(rows: int, columns: int, queries: int, keys: int) -> None:
-    """Raise ArgumentError unless rows and columns are integers from 1 to the number of queries and of keys."""
+    """Raise ArgumentError, code `pool.size`, unless rows and columns are integers from 1 to `queries` and to `keys`."""
     for name, given, most, of in (
         ("rows", rows, queries, "queries"),
         ("columns", columns, keys, "keys"),
@@ -226,7 +248,7 @@ def take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:
 
 
 def runs(rows: Tensor) -> list[slice]:
-    """Return the slices that cover ascending indices, one for each run of neighbours."""
+    """Return the slices that cover the ascending indices in a tensor, one for each run of neighbours; [] for none."""
     found: list[slice] = []
     for row in rows.tolist():
         if found and found[-1].stop == row:
@@ -237,7 +259,7 @@ def runs(rows: Tensor) -> list[slice]:
 
 
 def bins(length: int, count: int, device: torch.device) -> Tensor:
-    """The bin of each of `length` places: `count` bins, in order and as equal as can be.
+    """Return the bin of each of `length` places, int64, (length,): `count` bins, in order and as equal as can be.
 
     Example:
         >>> bins(7, 3, torch.device("cpu"))

@@ -72,10 +72,10 @@ def telling_links(
 ) -> list[TellingLink | None]:
     """Return for each head its most distinctive link; None for a head without one.
 
-    A key that everybody looks at tells nothing of one query, so that from each weight the median of
-    its key is taken; and no weight counts that is the even share of its query, unless it is strong.
-    Of strong links the one of the largest contrast · distance is chosen; where there is none, the one
-    of the largest contrast.
+    The contrast of a link is its weight less the median weight of the other queries on that key: a key that gets weight
+    from every query says nothing about one of them. A link up to ½ must also exceed the even share of its query. Among
+    the links above ½ the one of the largest contrast · distance is returned; if there is none, the one of the largest
+    contrast. NaN counts as 0.
 
     Args:
         weights: (heads, query_len, kv_len).
@@ -137,7 +137,7 @@ def telling_links(
 def telling_of_top(
     keys: Tensor, weights: Tensor, query_words: Tensor, key_words: Tensor
 ) -> list[TellingLink | None]:
-    """Return for each head of a long text the most distinctive of its strongest links.
+    """Return for each head of a long text the most distinctive of its strongest links; None for a head without one.
 
     The score is that of the head: the mean over its queries of the largest contrast · log2(distance). The first-token
     sink has no contrast, and the token before has no distance.
@@ -197,7 +197,7 @@ def telling_of_top(
 
 
 def are_words(tokens: Sequence[str]) -> Tensor:
-    """Return which tokens are words, (len,), bool; special tokens and punctuation are not.
+    """Return which tokens are words, (len,), bool; False for special tokens such as [CLS] and for punctuation.
 
     Example:
         >>> are_words(["[CLS]", "it", "."]).tolist()
@@ -207,7 +207,7 @@ def are_words(tokens: Sequence[str]) -> Tensor:
 
 
 def pairs_of_words(words: Sequence[bool]) -> Tensor:
-    """Return the links between two different words, except those to the first token.
+    """Return the links between two different words, except those to the first token: bool, (tokens, tokens).
 
     The first token is an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
 
@@ -230,7 +230,7 @@ def pairs_of_words(words: Sequence[bool]) -> Tensor:
 
 
 def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
-    """The largest weights of a head, from the largest on, as links of head 0.
+    """Return the largest weights of a head, from the largest on, as links of head 0; [] if none is above 0.
 
     Args:
         weights: (tokens, tokens).

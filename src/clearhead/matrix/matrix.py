@@ -120,14 +120,14 @@ class AttentionMatrix(WeightStatistics):
 
     @classmethod
     def _of(cls, problem: Problem, value: Tensor | None = None) -> "AttentionMatrix":
-        """Return the matrix of a validated problem, without checks."""
+        """Return the matrix of a validated problem, of this class, without checks; the problem's value is not read."""
         matrix = cls.__new__(cls)
         super(AttentionMatrix, matrix).__init__(problem, value)
         return matrix
 
     @classmethod
     def from_weights(cls, weights: Tensor) -> "AttentionMatrix":
-        """The matrix of weights that were computed elsewhere: statistics, roles, figures, pages and files.
+        """Return the matrix of weights that were computed elsewhere: statistics, roles, figures, pages and files.
 
         The weights stay in memory, query_len × kv_len, and get no gradient. Scores are their logarithms:
         a weight of 0 is a hidden pair, a row of zeros a query that sees nothing, the logsumexp of any
@@ -140,7 +140,7 @@ class AttentionMatrix(WeightStatistics):
         Raises:
             ArgumentTypeError: codes `weights.type` and `weights.layout`.
             ShapeError: code `weights.shape`, for fewer than 2 or more than 4 dimensions.
-            DtypeError: code `weights.dtype`, for what are no real numbers.
+            DtypeError: code `weights.dtype`, for weights that are not real numbers.
             ArgumentError: code `weights.value`, for rows that sum to something else, as after dropout.
 
         Example:
@@ -152,7 +152,7 @@ class AttentionMatrix(WeightStatistics):
         return cls._of(problem_of_weights(weights))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
-        """Exact weights of some queries and keys, by the rules of tensors.
+        """Return the exact weights of some queries and keys, by the rules of tensors.
 
         Ints, slices and `...` work as usual. Each axis may also take a list or a tensor of ints;
         several of them mean a rectangle: every one of the queries with every one of the keys.
@@ -172,7 +172,7 @@ class AttentionMatrix(WeightStatistics):
         query_index: int | Sequence[int] | Tensor,
         key_index: int | Sequence[int] | Tensor,
     ) -> Tensor:
-        """The weights of chosen pairs: query and key of the same place belong together.
+        """Return the weights of chosen pairs: the first query with the first key, and so on.
 
         Costs one dot product a pair, and once the logsumexp; before that, few queries cost their rows.
 
@@ -205,17 +205,17 @@ class AttentionMatrix(WeightStatistics):
         return self._restore(weights[..., 0] if single else weights)
 
     def diagonal(self, offset: int = 0) -> Tensor:
-        """The weights of one diagonal, as `torch.diagonal` takes it: key = query + offset.
+        """Return the weights of one diagonal, as `torch.diagonal` does: key = query + offset.
 
-        With as many keys as queries, offset −1 is the token before. With more keys, as behind a
-        cache, the last query sits on the last key, and the token before is
+        With as many keys as queries, offset −1 is the token before. With more keys, as with a
+        cache, the last query has the position of the last key, and the token before is
         offset = kv_len − query_len − 1.
 
         Returns:
             (batch, num_heads, length of the diagonal).
 
         Raises:
-            ArgumentTypeError: code `diagonal.type`, for an offset that is no whole number.
+            ArgumentTypeError: code `diagonal.type`, for an offset that is not a whole number.
 
         Example:
             >>> import torch, clearhead as ch
@@ -235,7 +235,7 @@ class AttentionMatrix(WeightStatistics):
         return self.at(queries, keys[queries])
 
     def __matmul__(self, value: Tensor) -> Tensor:
-        """The context: weights times values, by a kernel that never forms the weights.
+        """Return the context: weights times values, by a kernel that never forms the weights, with gradients.
 
         Args:
             value: (batch, num_kv_heads or num_heads, kv_len, width), or (kv_len, width) for all
@@ -243,6 +243,9 @@ class AttentionMatrix(WeightStatistics):
 
         Returns:
             (batch, num_heads, query_len, width), or without the width for a value of one dimension.
+
+        Raises:
+            ArgumentTypeError, ShapeError, DtypeError, DeviceError: for a value that does not fit.
         """
         if isinstance(value, Tensor) and value.ndim == 1:
             return (self @ value[:, None])[..., 0]
@@ -302,7 +305,7 @@ class AttentionMatrix(WeightStatistics):
         return drawing("figures").of_attention(self, kind, **options)
 
     def dense(self) -> Tensor:
-        """The whole matrix as a tensor, if it fits.
+        """Return the whole matrix as a tensor, if it fits.
 
         Raises:
             TooLargeError: code `matrix.too-large`, with the size in bytes, if it would not fit in
@@ -318,7 +321,9 @@ class AttentionMatrix(WeightStatistics):
 
     @with_hints
     def to_html(self, path: str | os.PathLike[str], **page: Unpack[FileOptions]) -> Path:
-        """Write the heads as a page, with the arguments and errors of `Seen.to_html`; returns its path.
+        """Write the heads as an HTML page, and return its path; arguments and errors are those of `Seen.to_html`.
+
+        A sharded matrix raises UnsupportedError, code `across.whole`.
 
         Example:
             >>> import tempfile, torch, clearhead as ch
@@ -330,6 +335,7 @@ class AttentionMatrix(WeightStatistics):
         return drawing("page.head_page").write_heads(path, [[("", self)]], **page)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes, the mask, the bias, and what else is known; nothing is computed."""
         problem = self.posed
         names = ("batch", "num_heads", "query_len", "kv_len")[4 - problem.dims :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
@@ -343,7 +349,7 @@ class AttentionMatrix(WeightStatistics):
         return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
 
     def _repr_html_(self) -> str | None:
-        """Return the matrix as HTML for a notebook, or None for a part of a sharded matrix."""
+        """Return the matrix as HTML for a notebook, or None for a part of a sharded matrix; imports the drawing."""
         if self.posed.sharding is not None:
             return None
         return drawing("notebook.inline.matrices").matrix_html(self)
@@ -352,9 +358,12 @@ class AttentionMatrix(WeightStatistics):
 def matrix_of(
     problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
 ) -> AttentionMatrix:
-    """Return the attention matrix of a validated problem of four dimensions.
+    """Return the attention matrix of a validated problem, with four dimensions, and without its dropout.
 
-    Value and token ids are None unless they are given.
+    Args:
+        problem: the problem; its value is not read.
+        value: the value of the matrix, or None.
+        tokens: the ids of its keys, (batch, kv_len), or None.
     """
     matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
     matrix._tokens = tokens

@@ -10,10 +10,13 @@ from clearhead.errors import ArgumentTypeError
 
 
 class NoTensor(Answering):
-    """Something that is indexed as a tensor is, and that nothing may take for one: it would all be computed."""
+    """An object that is indexed as a tensor.
+
+    Use as a tensor or array, which would compute all of it, raises an error.
+    """
 
     def _ways(self, name: str = "") -> str:
-        """Return advice on how to get a tensor, and on how to call `name` on it."""
+        """Return advice on how to index or materialise a part, with the call `name`, such as ".sum(…)", appended."""
         axes = len(cast(Any, self).shape)
         part = f"A[{', '.join([':'] * (axes - 2) + ['0', ':'])}]"
         return (
@@ -21,7 +24,7 @@ class NoTensor(Answering):
         )
 
     def _refuse(self, what: str) -> ArgumentTypeError:
-        """Return the error for an object that is used as a tensor, with what to write instead."""
+        """Return, without raising it, the error for an object that is used as a `what`, with what to write instead."""
         kind = type(self).__name__
         article = "an" if kind[0] in "AEIOU" else "a"
         return ArgumentTypeError(
@@ -30,11 +33,11 @@ class NoTensor(Answering):
         )
 
     def __array__(self, *_: object, **__: object) -> Never:
-        """Refuse to be an array, which NumPy would make of one object."""
+        """Raise ArgumentTypeError: NumPy would make an array of one object."""
         raise self._refuse("array")
 
     def __dlpack__(self, *_: object, **__: object) -> Never:
-        """Refuse to be a tensor, which `torch.as_tensor` would make of its rows, one by one."""
+        """Raise ArgumentTypeError: `torch.as_tensor` would make a tensor of its rows, one by one."""
         raise self._refuse("tensor")
 
     __dlpack_device__ = __dlpack__
@@ -47,7 +50,7 @@ class NoTensor(Answering):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Never:
-        """Refuse to be an argument of PyTorch's functions."""
+        """Raise ArgumentTypeError: it is not an argument of PyTorch's functions."""
         every = [each for one in args for each in (one if isinstance(one, list | tuple) else [one])]
         mine = next((each for each in every if isinstance(each, NoTensor)), None)
         if mine is None:
@@ -55,7 +58,7 @@ class NoTensor(Answering):
         raise mine._refuse("tensor")
 
     def __len__(self) -> int:
-        """Refuse a length: what asks for one goes on to compute all of it."""
+        """Raise ArgumentTypeError: code that asks for a length would go on to compute all rows."""
         raise self._refuse("sequence with a length but a shape")
 
     def __bool__(self) -> bool:

@@ -64,7 +64,7 @@ class Norms(NoTensor, Drawn):
         return self.matrix.shape
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
-        """Some queries and keys, by the rules and with the errors of `AttentionMatrix`."""
+        """Return the norms of some queries and keys, by the rules and with the errors of `AttentionMatrix`."""
         weights = self.matrix[index]
         axes = complete(index if isinstance(index, tuple) else (index,), self.shape)
         # The norms have no axis of queries: one of size 1, which an int drops.
@@ -78,7 +78,7 @@ class Norms(NoTensor, Drawn):
         return _times(weights, norms)
 
     def dense(self) -> Tensor:
-        """All of them as a tensor, if it fits.
+        """Return all of them as a tensor, if it fits.
 
         Raises:
             TooLargeError: code `matrix.too-large`.
@@ -88,7 +88,9 @@ class Norms(NoTensor, Drawn):
     def at(
         self, query_index: "int | list[int] | Tensor", key_index: "int | list[int] | Tensor"
     ) -> Tensor:
-        """Those of chosen pairs, (batch, num_heads, pairs), as `AttentionMatrix.at` takes them.
+        """Return the norms of chosen pairs, (batch, num_heads, pairs).
+
+        Arguments and errors are those of `AttentionMatrix.at`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -107,7 +109,7 @@ class Norms(NoTensor, Drawn):
         return _times(weights, problem.restore((found[..., 0] if single else found).contiguous()))
 
     def total(self) -> Tensor:
-        """Return the sum over the keys of each query, (batch, num_heads, query_len), in O(tokens) memory."""
+        """Return the sum over the keys of each query, (batch, num_heads, query_len), upcast, in O(tokens) memory."""
         problem = self.matrix.problem
         # In 16 bits a sum would lose its digits, and a large one overflow.
         query, key = stages.upcast(problem.query), stages.upcast(problem.key)
@@ -119,13 +121,16 @@ class Norms(NoTensor, Drawn):
     def received(self) -> Tensor:
         """Return the sum over the queries of each key, (batch, num_heads, kv_len), in O(tokens) memory.
 
-        Query heads are separate, because heads that share a value have their own output projections.
+        Query heads are separate, because heads that share a value have their own output projections. Errors are those
+        of `AttentionMatrix.mT @ x`, such as for a bias that is trained.
         """
         ones = self.of_values.new_ones(self.shape[-2])
         return _times(self.matrix.mT @ ones, self.of_values)
 
     def top_k(self, k: int) -> TopK:
-        """The k largest of each query, from the largest on, and their keys, as `AttentionMatrix.top_k`.
+        """Return the k largest norms of each query with their keys, detached.
+
+        Shapes and errors are those of `AttentionMatrix.top_k`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -140,9 +145,9 @@ class Norms(NoTensor, Drawn):
         return TopK(problem.restore(largest.weights), problem.restore(largest.keys))
 
     def pool(self, rows: int, columns: int) -> Tensor:
-        """Return a small map: sums over rectangles of queries × keys, (batch, num_heads, rows, columns).
+        """Return a small map: sums over rectangles of queries × keys, (batch, num_heads, rows, columns), detached.
 
-        The rectangles are those of `AttentionMatrix.pool`.
+        The rectangles and errors are those of `AttentionMatrix.pool`.
         """
         problem = self.matrix.posed
         check_bins(rows, columns, problem.query_len, problem.kv_len)
@@ -151,11 +156,11 @@ class Norms(NoTensor, Drawn):
         return problem.restore(pooled.result)
 
     def shares(self) -> "AttentionMatrix":
-        """Each row divided by its sum, as an attention matrix: of all that a query takes, the share of each key.
+        """Return each row divided by its sum, as an attention matrix: the share of each key in what a query receives.
 
         Statistics, roles, figures, pages and rollout are those of the shares: entropy is that of what is
-        taken, for instance. What a sink takes counts as nothing, and to gradients the norms are constants.
-        A query whose keys all have values of 0 takes nothing, and has its weights as shares.
+        received, for instance. What a sink takes counts as nothing, and to gradients the norms are constants.
+        A query whose keys all have values of 0 receives nothing, and has its weights as shares.
 
         Example:
             >>> import torch, clearhead as ch
@@ -172,23 +177,30 @@ class Norms(NoTensor, Drawn):
         return type(self.matrix)._of(shares, self.matrix._value)
 
     def _four(self) -> Tensor:
-        """Return the norm of each projected value, (batch, num_heads, 1, kv_len)."""
+        """Return a view of the norms of the values, (batch, num_heads, 1, kv_len)."""
         problem = self.matrix.posed
         return self.of_values.reshape(problem.batch, problem.num_heads, 1, problem.kv_len)
 
     def _sweep(self, reduction: Largest | Pooled) -> None:
-        """Compute a reduction over weights × norms; the reduction then holds the result."""
+        """Update a reduction, in place, with weights × norms instead of the weights."""
         problem = self.matrix.posed
         sweep(problem, [_OfNorms(problem, self._four()[:, :, 0].detach(), reduction)])
 
     def __repr__(self) -> str:
+        """Return one line with the sizes; nothing is computed."""
         names = ("batch", "num_heads", "query_len", "kv_len")[-len(self.shape) :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         return f"Norms [{sizes}] of weights × ‖value{' · W' if self.projected else ''}‖"
 
 
 class _OfNorms(Reduction):
-    """A reduction over norms instead of weights."""
+    """A reduction that passes weights × norms to an inner reduction.
+
+    Args:
+        problem: the problem.
+        norms: (batch, num_heads, kv_len), the norm of each value.
+        inner: the reduction that gathers the products.
+    """
 
     reads = frozenset({"scores", "weights"})
     destroys = frozenset({"weights"})
@@ -198,7 +210,7 @@ class _OfNorms(Reduction):
         self.finite = stages.all_finite(norms)
 
     def update(self, chunk: Chunk) -> None:
-        """Multiply a chunk of weights by the norms and pass it to the inner reduction."""
+        """Multiply the weights of a chunk by the norms, in place, and pass it to the inner reduction."""
         norms = self.norms[chunk.sample, chunk.heads, None, chunk.keys]
         if chunk.visible is None:
             chunk.weights.mul_(norms)
@@ -208,14 +220,19 @@ class _OfNorms(Reduction):
 
 
 def _times(weights: Tensor, norms: Tensor) -> Tensor:
-    """Return weights × norms; 0 where the weight is 0, even if the norm is NaN or infinite."""
+    """Return weights × norms, of shapes that broadcast.
+
+    0 where the weight is 0, even if the norm is NaN or infinite.
+    """
     if not is_transformed(norms) and stages.all_finite(norms):
         return weights * norms
     return torch.where(weights == 0, 0.0, weights * norms)
 
 
 def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Tensor:
-    """Return ‖value · W‖ of each value in each head, (batch, num_heads, kv_len), upcast.
+    """Return ‖value · W‖ of each value in each head, (batch, num_heads, kv_len), upcast; ‖value‖ without `output`.
+
+    The output projection gets no gradient.
 
     With Wᵀ = Q R, where Q preserves norms, it is ‖value · Rᵀ‖: as wide as the value, however
     wide the output is.
@@ -226,8 +243,8 @@ def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Ten
         output: the weight of the output projection, (output_dim, num_heads · value_head_dim), or None.
 
     Raises:
-        ArgumentTypeError: code `output.type`, for what is no tensor.
-        DtypeError: code `norms.dtype`, for a weight that is complex, or of no numbers.
+        ArgumentTypeError: code `output.type`, unless it is a tensor.
+        DtypeError: code `norms.dtype`, for a weight that is complex or on the meta device.
         ShapeError: code `norms.output`, for a weight of another width.
     """
     value = stages.upcast(value)

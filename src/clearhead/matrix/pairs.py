@@ -37,7 +37,7 @@ class PairStages(NamedTuple):
 
 
 def stages_of_pair(problem: Problem, sample: int, head: int, query: int, key: int) -> PairStages:
-    """The stages of one pair of a problem; O(kv_len) numbers are formed.
+    """Return the stages of one pair of a problem, given by its indices, detached; O(kv_len) numbers are formed.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -78,7 +78,10 @@ def stages_of_pair(problem: Problem, sample: int, head: int, query: int, key: in
 
 
 def of_head(tensor: Tensor | None, sample: int, head: int) -> Tensor | None:
-    """Return the part of a tensor (batch or 1, heads or 1, …) for one sample and head; None if the tensor is None."""
+    """Return the entry of one sample and head, (…), of a tensor (batch or 1, heads or 1, …).
+
+    None if the tensor is None.
+    """
     if tensor is None:
         return None
     return tensor[min(sample, len(tensor) - 1), min(head, tensor.shape[1] - 1)]

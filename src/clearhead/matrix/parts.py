@@ -23,7 +23,7 @@ PORTION = 1 << 21
 
 
 class Rectangle(NamedTuple):
-    """A part of the weights: the indices of each axis, int64."""
+    """A part of the weights: for each axis the int64 indices of samples, heads, queries (rows) and keys (columns)."""
 
     samples: Tensor
     heads: Tensor
@@ -37,7 +37,7 @@ class Rectangle(NamedTuple):
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
-    """Raise TooLargeError if a part would not fit into memory.
+    """Raise TooLargeError, code `matrix.too-large`, if twice the size of a part in `dtype` exceeds the free memory.
 
     Raises:
         TooLargeError: code `matrix.too-large`.
@@ -56,7 +56,10 @@ def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the number of free bytes of memory on a device; for CPUs the physical memory if that is unknown."""
+    """Return the number of free bytes of memory on a GPU, or of the host for other devices.
+
+    For the host it is the physical memory if the free memory is unknown.
+    """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -72,6 +75,8 @@ def free_bytes(device: torch.device) -> int:
 def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
     """Return True if a part is cheaper from the logsumexp of all queries than from every key.
 
+    False if the part has every key. True for fewer keys if the logsumexp is known, or if the queries are many.
+
     Args:
         problem: the problem.
         part: the part.
@@ -84,12 +89,15 @@ def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
 
 
 def is_one_portion(problem: Problem, part: Rectangle) -> bool:
-    """Return True if all queries of a part are computed in one chunk, against every key."""
+    """Return True if all queries of a part fit one chunk of PORTION weights, against every key."""
     return len(part.rows) <= _portion(problem, part, problem.kv_len)
 
 
 def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
-    """Return the weights of a part, computed from its scores and the logsumexp (samples, heads, query_len)."""
+    """Return the weights of a part, (samples, heads, rows, columns), from its scores and the logsumexp of its heads.
+
+    `total` is (samples, heads, query_len), without sinks.
+    """
     # A bias may be computed for all keys between the first and the last.
     wide = len(part.columns) if problem.bias is None else problem.kv_len
     found = []
@@ -100,7 +108,7 @@ def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
 
 
 def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
-    """Return the weights of a part, computed by a softmax of its queries over every key."""
+    """Return the weights of a part, (samples, heads, rows, columns), by a softmax of its queries over every key."""
     every = torch.arange(problem.kv_len, device=problem.device)
     sinks = None if problem.sinks is None else problem.sinks[part.heads]
     found = []
@@ -111,7 +119,7 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
 
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
-    """Return the chunk size in queries for `keys` keys."""
+    """Return the number of queries in a chunk of PORTION weights with `keys` keys, at least 1."""
     # Masks and biases are computed for all of their samples and heads.
     wide = max(len(part.samples) * len(part.heads), 1)
     if problem.mask is not None:
@@ -124,7 +132,10 @@ def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
 def masked_scores(
     problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
 ) -> Tensor:
-    """Return the masked scores of a rectangle, (samples, heads, rows, columns)."""
+    """Return the masked scores of a rectangle, (samples, heads, rows, columns), upcast.
+
+    The arguments are int64 indices.
+    """
     group = problem.num_heads // problem.num_kv_heads
     query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
     key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
@@ -146,7 +157,10 @@ def masked_scores(
 def _bias(
     problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
 ) -> Tensor | None:
-    """Return the bias of a rectangle, (samples, heads, rows, columns) or broadcastable; None without a bias."""
+    """Return the bias of a rectangle of int64 indices, (samples or 1, heads or 1, rows, columns).
+
+    None without a bias.
+    """
     if problem.bias is None:
         return None
     first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
@@ -163,7 +177,16 @@ def _bias(
 
 
 def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
-    """Return the weights of a rectangle, from its masked scores and the logsumexp of its queries."""
+    """Return the weights of a rectangle, from its masked scores and the logsumexp of its queries.
+
+    0 for hidden pairs, NaN for queries whose logsumexp is NaN or +∞.
+
+    Args:
+        problem: the problem, for the sinks.
+        scores: (samples, heads, rows, columns).
+        total: (samples, heads, rows), without sinks.
+        heads: int64, the query heads of the rectangle.
+    """
     if problem.sinks is not None:
         sinks = stages.upcast(problem.sinks)[heads]
         total = torch.logaddexp(total, sinks[:, None].expand_as(total))
@@ -176,7 +199,14 @@ def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor)
 
 
 def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
-    """Return the weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs) and the logsumexp."""
+    """Return the weights of pairs, (batch, num_heads, pairs), in chunks.
+
+    Args:
+        problem: the problem.
+        queries: int64, (batch or 1, pairs).
+        keys: the same for the keys.
+        total: the logsumexp without sinks, (batch, num_heads, query_len).
+    """
     portion = max(1, PORTION // max(1, problem.query[:, :, :1].numel()))
     found = [
         _pairs(problem, some, others, total)
@@ -188,7 +218,7 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
 
 
 def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
-    """Return the weights of pairs as `pairs` does, computed pair by pair."""
+    """Return the weights of pairs, (batch, num_heads, pairs), without chunks, by one dot product per pair."""
     query = stages.upcast(_rows(problem.query, queries))
     key = stages.upcast(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.
@@ -221,7 +251,10 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:
-    """Return the rows of (batch, heads, len, dim) at indices (batch or 1, pairs): (batch, heads, pairs, dim)."""
+    """Return the rows of (batch, heads, len, dim) at indices (batch or 1, pairs): (batch, heads, pairs, dim).
+
+    It is a view if the indices are the same for all samples and are neighbours or all equal.
+    """
     if index.shape[0] == 1:
         places = index[0]
         steps = places.diff()
@@ -237,7 +270,7 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
-    """Return which pairs of some queries neither the mask nor a bias of −∞ hides; None if nothing can hide.
+    """Return which pairs of a slice of queries neither the mask nor a bias of −∞ hides; None if nothing can hide.
 
     It is bool, (batch or 1, num_heads or 1, queries, kv_len).
     """
@@ -251,7 +284,7 @@ def visible_pairs(problem: Problem, queries: slice) -> Tensor | None:
 
 
 def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
-    """Return the problem restricted to some query heads, with the key heads and values that they use."""
+    """Return the problem restricted to some query heads, by index, with a key head and value for each of them."""
     picked = torch.tensor(heads, dtype=torch.int64, device=problem.device)
     of_keys = key_heads(picked, problem.num_heads // problem.num_kv_heads)
     key = problem.key[:, of_keys]
@@ -266,7 +299,7 @@ def some_heads(problem: Problem, heads: Sequence[int]) -> Problem:
 
 
 def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
-    """Return the mask of the given heads, or None if there is no mask."""
+    """Return the mask of the given heads, int64 indices; the mask itself, or None, if it is the same for all heads."""
     # Only a tensor differs from head to head, so the tensor of a part of them is no larger.
     if problem.mask is None or problem.mask.heads is None:
         return problem.mask
@@ -276,7 +309,10 @@ def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
 
 
 def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
-    """Return the bias of the given heads, or None if there is no bias."""
+    """Return the bias of the given heads, int64 indices; None without a bias.
+
+    A bias of a user's class that cannot select heads becomes a tensor, or stays if it is the same for all heads.
+    """
     if problem.bias is None:
         return None
     try:
@@ -288,7 +324,7 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:
-    """Return a tensor (batch, num_heads, query_len, kv_len) with size 1 in each leading axis of stride 0."""
+    """Return a view of a tensor, (batch, heads, queries, keys), with size 1 in each axis but the last of stride 0."""
     for axis in range(3):
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)

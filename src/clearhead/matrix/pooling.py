@@ -14,7 +14,7 @@ PORTION = 1 << 21
 
 
 def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:
-    """Sum neighbours along an axis, so that no more than `most` are left.
+    """Return sums of neighbours along an axis, `most` of them in bins as equal as can be; unchanged if it is no longer.
 
     Example:
         >>> bin_sums(torch.ones(5, 2), 0, 2)
@@ -30,7 +30,9 @@ def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:
 
 
 def block_sums(numbers: Tensor, step: int) -> Tensor:
-    """Sum each `step` neighbouring rows; the last sum may have fewer.
+    """Return the sums of each `step` neighbouring rows; the last sum may have fewer rows.
+
+    The tensor itself for a step of 1.
 
     Example:
         >>> block_sums(torch.ones(5, 1), 2).tolist()
@@ -47,7 +49,7 @@ def block_sums(numbers: Tensor, step: int) -> Tensor:
 
 
 def in_blocks(shares: Tensor, high: int, wide: int) -> Tensor:
-    """Average each `high` rows of a map, (query_len, kv_len), and sum each `wide` columns.
+    """Return a map, (query_len, kv_len), with each `high` rows averaged and each `wide` columns summed.
 
     A cell is still a share of one.
 
@@ -61,7 +63,7 @@ def in_blocks(shares: Tensor, high: int, wide: int) -> Tensor:
 
 
 def row_means(pooled: Tensor, query_len: int) -> Tensor:
-    """Divide sums over rectangles, (…, rows, columns), by the number of queries in their rows.
+    """Return sums over rectangles, (…, rows, columns), divided by the number of queries in their rows.
 
     A cell is then the share that a query of the row gives to the keys of the column, on average.
 
@@ -75,7 +77,7 @@ def row_means(pooled: Tensor, query_len: int) -> Tensor:
 
 
 def row_shares(pooled: Tensor) -> Tensor:
-    """Return sums over rectangles divided by the sums of their rows, so that each nonzero row sums to 1.
+    """Return sums over rectangles divided by the sums of their rows: each row sums to 1, and a row of zeros stays so.
 
     Example:
         >>> row_shares(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
@@ -88,7 +90,15 @@ def row_shares(pooled: Tensor) -> Tensor:
 def hidden_cells(
     problem: Problem, sample: int, heads: list[int], rows: int, columns: int
 ) -> Tensor | None:
-    """Return the cells that are fully hidden, bool, (heads or 1, rows, columns); None if nothing can hide."""
+    """Return the cells that are fully hidden, bool, (heads or 1, rows, columns); None if nothing can hide.
+
+    Args:
+        problem: the problem, whose mask and bias are read.
+        sample: the index of a sample.
+        heads: the indices of the heads.
+        rows: the number of rows of cells.
+        columns: the number of columns.
+    """
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
     if (mask is None and not hides) or not problem.query_len * problem.kv_len:
@@ -118,7 +128,14 @@ def hidden_cells(
 
 
 def _entered(start: Tensor, stop: Tensor, row_of: Tensor, column_of: Tensor) -> Tensor:
-    """Return the cells, bool, that contain a visible key, from the runs [start, stop) of each query."""
+    """Return the cells, bool, (rows, columns), that contain a visible pair.
+
+    Args:
+        start: (query_len, pieces), the first key of each run of a query.
+        stop: the key after the last.
+        row_of: the row of each query.
+        column_of: the column of each key.
+    """
     rows, columns = int(row_of[-1]) + 1, int(column_of[-1]) + 1
     query, piece = (stop > start).nonzero(as_tuple=True)
     steps = torch.zeros(rows * (columns + 1), dtype=torch.int64, device=start.device)

@@ -1,4 +1,4 @@
-"""The queries that are no padding, which averages over queries are of."""
+"""The queries that are not padding, over which averages are taken."""
 
 import torch
 from torch import Tensor
@@ -25,9 +25,11 @@ def real_queries(problem: Problem) -> Tensor | None:
 
 
 def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
-    """Return which queries of self-attention have a key that some query sees, bool; None if all or not known.
+    """Return which queries of self-attention have a key that some query sees, bool, (batch, query_len).
 
-    The last `appended` keys belong to no token.
+    A query after the tokens that a cache holds also counts if its key is all zeros, not yet written. None if nothing
+    can hide a key, if there are fewer keys than queries, or if it is not known. The last `appended` keys belong to no
+    token.
     """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide
@@ -78,11 +80,11 @@ def _has_room(problem: Problem, seen: Tensor) -> bool:
 
 
 def counting(name: str, queries: object, problem: Problem) -> Tensor:
-    """The queries that count, of the argument of this name, as (batch or 1, query_len).
+    """Return the queries that count, bool, (batch or 1, query_len), from the argument `name`; all for None.
 
     Raises:
-        ArgumentTypeError: code `queries.type`.
-        ShapeError: code `queries.shape`.
+        ArgumentTypeError: code `queries.type`, unless it is a bool tensor.
+        ShapeError: code `queries.shape`, unless it is (query_len,) or (batch, query_len).
     """
     if queries is None:
         return torch.ones(1, problem.query_len, dtype=torch.bool, device=problem.device)

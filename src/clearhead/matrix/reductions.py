@@ -22,13 +22,13 @@ NONE: frozenset[str] = frozenset()
 
 
 class Reduction(ABC):
-    """Something gathered from all weights of a problem.
+    """A result gathered from all weights of a problem.
 
     A sweep passes each chunk to every reduction, and orders them by what they declare.
 
     Attributes:
         reads: the tensors and statistics of a chunk that it reads.
-        provides: statistics of a chunk that it finds on its way, and so comes before their readers.
+        provides: statistics of a chunk that it stores, so that it comes before their readers.
         destroys: tensors of a chunk that it overwrites, and so comes after their readers.
         finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
             says which pairs are visible: a weight of 0 does not take a NaN away.
@@ -45,10 +45,10 @@ class Reduction(ABC):
 
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
-        """Add a chunk of the weights; each weight is passed exactly once."""
+        """Add a chunk of the weights to the result; each weight is passed exactly once."""
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result over the ranks where it is a sum over their queries; by default do nothing."""
+        """Sum the result over the ranks, in place, where it is a sum over their queries; by default do nothing."""
         return
 
 
@@ -59,15 +59,16 @@ def in_order(reductions: Iterable[R]) -> list[R]:
     """
 
     def place(each: R) -> tuple[int, bool]:
+        """Return the key to sort by."""
         return bool(each.destroys) - bool(each.provides), not each.destroys <= each.reads
 
     return sorted(reductions, key=place)
 
 
 def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
-    """Pass a chunk to the reductions, in the order given.
+    """Pass a chunk to the reductions, in the order given; they may overwrite its tensors.
 
-    A reduction that overwrites a tensor of the chunk gets a copy if a later one reads that tensor.
+    A tensor that a reduction overwrites is restored afterwards if a later one reads it.
     """
     for place, reduction in enumerate(reductions):
         saved = {
@@ -81,7 +82,10 @@ def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
 
 
 class PerQuery(Reduction):
-    """A number for each query: `result` is (batch, num_heads, query_len), upcast.
+    """One number for each query: `result` is (batch, num_heads, query_len), upcast, and starts with `of_nothing`.
+
+    Args:
+        problem: the problem, for its sizes.
 
     Attributes:
         of_nothing: the number of no keys.
@@ -97,7 +101,10 @@ class PerQuery(Reduction):
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
-        """Store the numbers of a chunk's queries in the result."""
+        """Store the numbers of a chunk's queries in the result.
+
+        With blocks of keys, combine them with those of earlier blocks.
+        """
         rows = chunk.extent.rows_of(self.result)
         numbers = self.of(chunk).view(rows.shape)
         rows.copy_(numbers if chunk.block is None else self.together(rows, numbers))
@@ -108,7 +115,7 @@ class PerQuery(Reduction):
 
 
 class LogSumExp(PerQuery):
-    """log Σ exp of the masked scores, nats; −∞ for a query that may attend to nothing."""
+    """log Σ exp of the masked scores of each query, without sinks, nats; −∞ for a query that may attend to nothing."""
 
     reads = frozenset({"scores", "weights", "best_score", "maximum", "logsumexp"})
     of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
@@ -119,7 +126,7 @@ class LogSumExp(PerQuery):
 
 
 class Maximum(PerQuery):
-    """The largest weight."""
+    """The largest weight of each query; 0 for a query that may attend to nothing."""
 
     reads = frozenset({"weights", "maximum"})
     together = staticmethod(torch.maximum)
@@ -130,7 +137,7 @@ class Maximum(PerQuery):
 
 
 class MaxScore(PerQuery):
-    """The largest masked score; −∞ for a query that may attend to nothing."""
+    """The largest masked score of each query; −∞ for a query that may attend to nothing."""
 
     reads = frozenset({"scores", "best_score"})
     of_nothing, together = -math.inf, staticmethod(torch.maximum)
@@ -155,7 +162,7 @@ class Entropy(PerQuery):
     destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the entropy of each query of a chunk, (heads, queries), in nats."""
+        """Return the entropy of each query of a chunk, (heads, queries), in nats; the scores are overwritten."""
         if not chunk.scores.shape[-1]:
             return chunk.total
         # In the place of the scores: fresh memory takes as long as all of the arithmetic.
@@ -177,7 +184,7 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
-        """Return the weight of each query on its chosen key, (heads, queries); 0 if the key is not in the chunk."""
+        """Return the weight of each query on its key, (heads, queries); 0 if the key is not in the chunk."""
         keys, there = chunk.find(self.keys)
         width = chunk.weights.shape[-1]
         if not width:
@@ -187,7 +194,7 @@ class OfKey(PerQuery):
 
 
 class Mass(Reduction):
-    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments).
+    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments), upcast.
 
     Args:
         problem: the problem.
@@ -200,7 +207,7 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add the weight that the queries of a chunk put on each set of keys."""
+        """Add the weight that the queries of a chunk put on each set of keys to the result."""
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
         self.result[chunk.place] += chunk.times(member)
 
@@ -214,6 +221,10 @@ class Largest(Reduction):
 
     `weights` and `keys` are (batch, num_heads, query_len, k), from the largest weight on; the key
     is −1 where the weight is 0.
+
+    Args:
+        problem: the problem, for its sizes.
+        k: 1 to kv_len.
     """
 
     reads = frozenset({"scores", "weights"})
@@ -228,11 +239,11 @@ class Largest(Reduction):
 
     @property
     def result(self) -> TopK:
-        """The k largest weights of each query with their keys, in the shape and dtype that the class names."""
+        """The k largest weights of each query with their keys, without a copy."""
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
-        """Merge the largest weights of a chunk into the result."""
+        """Merge the largest weights of a chunk into the result, and store the chunk's `maximum` and `best_score`."""
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -257,7 +268,7 @@ class Largest(Reduction):
 
 
 class Pooled(Reduction):
-    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns).
+    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns), in the dtype of the weights.
 
     Args:
         problem: the problem.
@@ -280,11 +291,11 @@ class Pooled(Reduction):
 
     @property
     def result(self) -> Tensor:
-        """The pooled maps, in the shape and dtype that the class names."""
+        """The sums, (batch, num_heads, rows, columns), in the dtype of the weights."""
         return self.sums.to(self.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add the weights of a chunk to their cells."""
+        """Add the weights of a chunk to their cells, and store the chunk's `column_sums`."""
         rows = self.row_bins[chunk.queries]
         first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -311,7 +322,7 @@ class Pooled(Reduction):
 class Received(Reduction):
     """The weights that each key receives from all queries of the heads that share it, summed.
 
-    `result` is (batch, num_kv_heads, kv_len).
+    `result` is (batch, num_kv_heads, kv_len), upcast; `problem` gives the sizes.
     """
 
     reads = frozenset({"weights", "column_sums"})
@@ -322,7 +333,7 @@ class Received(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        """Add the weight that each key receives from the queries of a chunk."""
+        """Add the weight that each key gets from a chunk, summed over grouped heads, to the result."""
         sums, result = chunk.column_sums, self.result[chunk.sample, chunk.kv_heads]
         grouped = sums.unflatten(0, (result.shape[0], chunk.tiles, -1)).sum(dim=2)
         columns = chunk.columns
@@ -332,7 +343,7 @@ class Received(Reduction):
             result[:, columns] += grouped[:, 0]
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result with that of the other ranks, or bring it to its dtype."""
+        """Sum the result over the ranks."""
         self.result = sharding.sum(self.result, "what keys receive")
 
 
@@ -359,11 +370,11 @@ class Context(Reduction):
         self.result = like.new_zeros(shape)
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result with that of the other ranks, or bring it to its dtype."""
+        """Cast the result to the dtype of the value; nothing is summed, since each rank has its own queries."""
         self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
-        """Add weights · values of a chunk."""
+        """Add weights · values of a chunk to the result."""
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         into, (heads, queries, keys) = chunk.extent.rows_of(self.result), chunk.weights.shape

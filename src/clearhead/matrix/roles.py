@@ -41,10 +41,10 @@ def roles(
     last eight occurrences. The result carries no gradient.
 
     Args:
-        matrix: the attention of one layer. The last query sits on the last key.
+        matrix: the attention of one layer. The last query has the position of the last key.
         tokens: ids, whole numbers of shape (kv_len,) or (batch, kv_len), for the two roles that
             ask which tokens are the same; not of a matrix with `cross=True`. Queries and keys must be
-            of the same tokens, and there may be more keys than queries, as behind a cache. None takes those
+            of the same tokens, and there may be more keys than queries, as with a cache. None takes those
             that a watch knew, `matrix.tokens`.
         queries: the queries that count, bool of shape (query_len,) or (batch, query_len); None
             for all. Padding should not.
@@ -78,7 +78,7 @@ def roles(
 
 
 def _measured(means: "_Means", ids: Tensor | None) -> Roles:
-    """Return the score of each role, and the number of queries that each score is a mean of."""
+    """Return the score of each role, and the number of queries that each score is a mean of, without gradients."""
     with torch.no_grad():
         scores: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
@@ -89,7 +89,7 @@ def _measured(means: "_Means", ids: Tensor | None) -> Roles:
 
 
 def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
-    """Average the weight on chosen keys as `Roles` does: over the real queries with the choice.
+    """Return the mean weight on chosen keys, as `Roles` averages: over the real queries that see one, and another key.
 
     Args:
         matrix: the attention of one layer.
@@ -112,8 +112,8 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
 def evenness(matrix: AttentionMatrix) -> Tensor:
     """Return how even the weights of each head are: entropy / ln(number of visible keys), on average.
 
-    The evenness of Pielou (1966). The average is over the real queries that see two keys or more, and in the shape of
-    `mean_weight`. What a sink parameter takes does not count.
+    The evenness of Pielou (1966). The average is over the real queries that see two keys or more, 0 without any, and in
+    the shape of `mean_weight`. What a sink parameter takes does not count.
 
     Example:
         >>> import torch, clearhead as ch
@@ -145,7 +145,7 @@ def summary_with_roles(
     first: Tensor | None = None,
     **options: Any,
 ) -> Summary:
-    """The summary of a matrix, with the roles of its heads and its real queries.
+    """Return the summary of a matrix, with the roles of its heads and its real queries.
 
     Args:
         matrix: the attention of one layer.
@@ -172,7 +172,10 @@ def summary_with_roles(
 
 
 def _ids(given: object, problem: Problem) -> Tensor:
-    """Return token ids as a tensor (batch or 1, kv_len), or raise ShapeError if they do not fit the problem."""
+    """Return token ids, whole numbers, as (batch or 1, kv_len) on the query's device.
+
+    Raise an error if they do not fit.
+    """
     tokens = check_ids(given)
     if problem.query_len > problem.kv_len or problem.cross:
         raise ShapeError(
@@ -200,7 +203,7 @@ class _Means:
         summary: the summary of the matrix, if it is known.
 
     Attributes:
-        position: of each query among the keys, (1, query_len): the last sits on the last.
+        position: of each query among the keys, (1, query_len): the last has that of the last key.
         visible: the number of keys that each query sees, (batch or 1, num_heads or 1, query_len).
         first: the key that was given, or the first that a query that counts sees in any head,
             (batch or 1, 1); −1 for none.
@@ -223,7 +226,10 @@ class _Means:
         self.position = position + (matrix.kv_len - matrix.query_len)
 
     def measures(self, ids: Tensor | None) -> dict[str, Callable[[], Tensor]]:
-        """Return a function for each role that computes it; induction and duplicate only if `ids` is given."""
+        """Return a function for each role that computes it, (batch, num_heads), and sets `number`.
+
+        Without `ids`, (batch or 1, kv_len), duplicate and induction are left out; "previous" is in cross-attention.
+        """
         earlier = [] if ids is None else _earlier(ids, self.matrix.query_len)
         first = self.first.expand(-1, self.matrix.query_len)
         # A summary has the weight on key 0, which is a padded text's first token in no row or in some.
@@ -237,7 +243,10 @@ class _Means:
         return every
 
     def _on_key(self, name: str, key: Tensor, summary: Summary | None) -> Tensor:
-        """Return the mean weight on a key of each query, from the statistic of that name where there is one."""
+        """Return the mean weight on a key of each query; with a summary, from its statistic `name` of these keys.
+
+        The keys are (batch or 1, query_len), −1 for none.
+        """
         if summary is None:
             return self.on_keys([key])
         query = self.position - self.position[:, :1]
@@ -277,7 +286,7 @@ class _Means:
     def _mean(self, values: Tensor, hits: Tensor) -> Tensor:
         """Return the mean of each head over the queries that have a target, (batch, num_heads); 0 if none has.
 
-        `hits` is the number of targets that a query sees. The mean is clamped to [0, 1], because of rounding.
+        Their number is stored as `number`. `hits` counts the targets that a query sees. Rounding is clamped to [0, 1].
         """
         choice = self.counts[:, None] & (hits > 0) & (hits < self.visible)
         choice = choice.expand(values.shape)

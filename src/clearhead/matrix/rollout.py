@@ -28,7 +28,7 @@ def rollout(
     head: str | int = "mean",
     residual: float = 0.5,
 ) -> Tensor:
-    """The influence of every input token on an output, layer after layer.
+    """Return the influence of every input token on an output, through all layers.
 
     Attention rollout (Abnar & Zuidema, 2020, https://arxiv.org/abs/2005.00928): each layer passes
     on `(1 − residual) · weights + residual · identity`, and the influence is the product of all
@@ -48,7 +48,7 @@ def rollout(
         matrices have none. A row sums to 1 if no query is empty and there are no sinks.
 
     Raises:
-        ArgumentTypeError: code `rollout.type`, for what is no sequence of matrices.
+        ArgumentTypeError: code `rollout.type`, unless it is a sequence of matrices.
         ArgumentError: codes `rollout.empty`, `rollout.head` and `rollout.residual`.
         ShapeError: code `rollout.shape`, for matrices that are not of the same tokens.
         DtypeError: code `rollout.dtype`, for weights of different precisions.
@@ -95,7 +95,12 @@ def rollout(
 
 
 def _checked(matrices: object) -> list[AttentionMatrix]:
-    """Return the matrices of the layers as a list; raise unless they are square and of equal shape and dtype."""
+    """Return the matrices of the layers as a list; raise unless they are square and of equal shape and dtype.
+
+    Raises:
+        ArgumentTypeError, ArgumentError, ShapeError, DtypeError: codes `rollout.type`, `rollout.empty`,
+            `rollout.shape` and `rollout.dtype`.
+    """
     if not isinstance(matrices, Sequence) or not all(
         isinstance(each, AttentionMatrix) for each in matrices
     ):
@@ -125,7 +130,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
 
 
 def _check_head(head: object, layers: list[AttentionMatrix]) -> None:
-    """Raise ArgumentError unless `head` is "mean" or a head that every layer has."""
+    """Raise ArgumentError unless `head` is "mean" or the index of a head, maybe negative, that every layer has."""
     most = min(1 if layer.ndim == 2 else layer.shape[-3] for layer in layers)
     if head != "mean" and as_place(head, most) is None:
         raise ArgumentError(

@@ -12,10 +12,10 @@ FOLD = 8
 def largest_of_rows(
     weights: Tensor, k: int, top: Callable[..., tuple[Tensor, Tensor]], *, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the k largest weights of each row, and their indices; `top` computes them for short rows.
+    """Return the k largest weights of each row, (…, k), and their indices; `top` computes them for short rows.
 
-    They are in the k segments with the largest maxima, which are found the same way: few numbers at a time, because
-    `topk` takes five times as long for 256 as for 128.
+    They are in no order with `sorted=False`. They are in the k segments with the largest maxima, which are found the
+    same way: few numbers at a time, because `topk` takes five times as long for 256 as for 128.
     """
     width = weights.shape[-1]
     step = width // FOLD
@@ -34,7 +34,10 @@ def largest_of_rows(
 
 
 def top_of_finite(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the k largest of non-negative weights in each row, and their indices; float32 is compared as integers."""
+    """Return the k largest of finite non-negative weights in each row, (…, k), with their indices.
+
+    Values of float32 are compared as integers, which is faster.
+    """
     if weights.dtype != torch.float32:
         return top_of_any(weights, k, sorted=sorted)
     # Finite numbers from 0 on come in the order of their bits, and comparing whole numbers takes two
@@ -44,6 +47,6 @@ def top_of_finite(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tens
 
 
 def top_of_any(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the k largest weights of each row, and their indices, also for weights that are NaN."""
+    """Return the k largest weights of each row, (…, k), and their indices; NaN counts as largest."""
     values, places = weights.topk(k, dim=-1, sorted=sorted)
     return values, places

@@ -86,7 +86,7 @@ class Summary:
         mass: the weight on sets of keys, (batch, num_heads, query_len[, segments]), if asked for.
         pooled: the matrix summed over rectangles, (batch, num_heads, rows, columns), if asked for.
         roles: what kind of heads they are, if a watch found it out.
-        real: (batch, query_len), bool: the queries that are no padding, if a watch found some.
+        real: (batch, query_len), bool: the queries that are not padding, if a watch found any.
         cross: True if the keys are of another text than the queries; `distance` and `previous` then
             compare the places of two texts.
         heads: the number of each head in its layer, where it is of some only; None where all are here.
@@ -149,7 +149,7 @@ class Summary:
         return self.received.shape[-1]
 
     def _statistic(self, name: str) -> Tensor:
-        """Return a field by its name, with axes of batch and heads.
+        """Return a field by its name, as a view with axes of batch and heads.
 
         It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
         """
@@ -157,7 +157,7 @@ class Summary:
         return field.reshape((1,) * (4 - self.ndim) + field.shape)
 
     def sample(self, index: int) -> "Summary":
-        """The summary of one sample, with axes of batch and heads, which both stay.
+        """Return the summary of one sample, which keeps its axes of batch, of size 1, and heads.
 
         Args:
             index: the row of the batch.
@@ -179,15 +179,16 @@ class Summary:
         row = slice(number, number + 1)
 
         def one(tensor: Tensor) -> Tensor:
+            """Return the sample's part of a tensor, with axes of batch and heads."""
             return tensor.reshape((1,) * (4 - self.ndim) + tensor.shape)[row]
 
         real = None if self.real is None else torch.atleast_2d(self.real)[row]
         return replace(each_tensor(replace(self, real=None), one), real=real)
 
     def gather(self, across: Sharding) -> "Summary":
-        """The summary of all queries, from that of each rank; every rank calls it, and gets it.
+        """Return the summary of all queries, from that of each rank; every rank must call it, and gets the same.
 
-        What is a sum over queries is that of all ranks already.
+        Fields that are sums over queries, `received` and `pooled`, are those of all ranks already.
 
         Args:
             across: the sharding of the queries of the matrix.
@@ -216,7 +217,7 @@ class Summary:
 
     @with_hints
     def plot(self, kind: str = "map", **options: Unpack[PlotOptions]) -> Any:
-        """Draw it with matplotlib, as `AttentionMatrix.plot` does.
+        """Draw the summary with matplotlib, as `AttentionMatrix.plot` does.
 
         Args:
             kind: as there; "map" is what `pooled` holds.
@@ -240,6 +241,7 @@ class Summary:
         return drawing("figures").of_attention(self, kind, **options)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the names of the optional fields that are set."""
         names = ("batch", "num_heads", "query_len")[3 - self.entropy.ndim :]
         sizes = [f"{name}={size}" for name, size in zip(names, self.entropy.shape, strict=True)] + [
             f"kv_len={self.kv_len}"
@@ -253,12 +255,15 @@ class Summary:
         return f"Summary [{', '.join(sizes)}]{more}"
 
     def _repr_html_(self) -> str:
-        """Return the summary as HTML for a notebook."""
+        """Return the summary as HTML for a notebook; the drawing is imported on first use."""
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 
 def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a copy of a dataclass or TopK with `change` applied to every tensor in it, also in nested fields."""
+    """Return a copy of a dataclass or TopK with `change` applied to every tensor in it, also in nested fields.
+
+    A tensor is changed itself; None, bools and tuples are returned unchanged.
+    """
     if isinstance(kept, Tensor):
         return change(kept)
     if isinstance(kept, TopK):

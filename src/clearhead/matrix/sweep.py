@@ -52,7 +52,9 @@ Progress = Callable[[float], None]
 def sweep(
     problem: Problem, reductions: Sequence[Reduction], progress: Progress | None = None
 ) -> None:
-    """Update every reduction with all of the weights, chunk by chunk.
+    """Update every reduction, in place, with all of the weights, chunk by chunk, without gradients or autocast.
+
+    With a sharded problem every rank must call it; sums are then summed over the ranks.
 
     Args:
         problem: the problem; its dropout is left out.
@@ -78,7 +80,8 @@ def _sweep_rounds(
 ) -> None:
     """Update every reduction with the weights over the keys of all ranks, one rank after another.
 
-    A weight is its share of its block, times the share of the block, which the logsumexp over all keys gives.
+    Every rank must call it. A weight is its share of its block, times the share of the block, which the logsumexp over
+    all keys gives.
     """
     whole = rounds.logsumexp()
     if problem.sinks is not None:
@@ -86,11 +89,13 @@ def _sweep_rounds(
     done = 0
 
     def use(block: Problem, places: Tensor) -> None:
+        """Sweep the weights over the keys of one rank, which have these places."""
         nonlocal done
         before, done = done, done + len(places)
         some = KeyBlock.of(places.to(problem.device), problem.kv_len)
 
         def tell(share: float) -> None:
+            """Report the share of this rank's keys that is done."""
             assert progress is not None
             progress((before + share * len(places)) / problem.kv_len)
 
@@ -106,9 +111,10 @@ def _sweep(
     some: KeyBlock | None = None,
     whole: Tensor | None = None,
 ) -> None:
-    """Update every reduction with the weights over all keys, or over the keys of a block.
+    """Update every reduction with the weights over all keys, or over the keys of the block `some`.
 
-    `whole` is then the logsumexp over all keys.
+    `whole` is then the logsumexp over all keys and sinks, (batch, num_heads, query_len). Nothing happens without
+    queries.
     """
     if not problem.query.shape[:3].numel():
         return
@@ -132,12 +138,18 @@ def _sweep(
 
     @lru_cache(maxsize=count)
     def parts_of(sample: int) -> list[SweepTile]:
+        """Return the tiles of a sample, computed once."""
         return list(sweep_tiles(problem, spans, sample, queries, tiles))
 
     def start(tell: Callable[[int], None]) -> Callable[[tuple[int, slice]], None]:
+        """Return a function that sweeps a unit, a sample and some of its key heads, with buffers of its own.
+
+        `tell` is called with the number of queries after each chunk.
+        """
         make = _Buffers(problem).chunk if ordinary else _by_the_stages
 
         def use(unit: tuple[int, slice]) -> None:
+            """Sweep one sample and slice of key heads, and update the reductions."""
             sample, heads = unit
             key = stages.upcast(problem.key[sample, heads])
             # Worked out once for all heads, and for all samples if they are alike.
@@ -160,6 +172,7 @@ def _sweep(
     ]
 
     def tell(tokens: int) -> None:
+        """Report that the queries of a chunk are done."""
         nonlocal done
         done += tokens
         if progress is not None:
@@ -174,7 +187,11 @@ def _sweep(
 
 
 def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
-    """Return the number of our own threads that share the heads; 1 if PyTorch's threads share each operation."""
+    """Return the number of our own threads that share the heads; 1 to use PyTorch's threads for each operation.
+
+    It is 1 for few pairs, off the CPU, for tensors that are traced, for reductions that combine heads, and if the heads
+    do not divide well.
+    """
     pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     if pairs < WORTH_THREADS or not is_plain(problem.query) or not problem.query.is_cpu:
         return 1
@@ -186,7 +203,10 @@ def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
 
 
 def _most_seen(problem: Problem, spans: Spans | None) -> int:
-    """The largest number of keys that neighbouring queries see, from the first to the last of them."""
+    """Return the largest number of keys from the first to the last that MOST_QUERIES neighbouring queries see.
+
+    All keys without spans.
+    """
     if spans is None:
         return problem.kv_len
     some = portions(problem.query_len, MOST_QUERIES)
@@ -194,7 +214,7 @@ def _most_seen(problem: Problem, spans: Spans | None) -> int:
 
 
 def _sizes(problem: Problem, count: int, seen: int) -> tuple[int, int]:
-    """Return the chunk size in key heads and in queries that see `seen` keys, for `count` threads."""
+    """Return the chunk size in key heads, and in queries, for queries that see `seen` keys and `count` threads."""
     group = problem.num_heads // problem.num_kv_heads
     rows = max(LEAST_ROWS, _buffer(problem) // max(1, seen))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
@@ -207,12 +227,15 @@ def _sizes(problem: Problem, count: int, seen: int) -> tuple[int, int]:
 
 
 def _buffer(problem: Problem) -> int:
-    """The number of weights of a chunk."""
+    """Return the number of weights of a chunk on the device of the problem."""
     return BUFFER if problem.query.is_cpu else DEVICE_BUFFER
 
 
 def _is_ordinary(problem: Problem) -> bool:
-    """Return True if all numbers are finite, and so small that no score comes near HIDDEN."""
+    """Return True if query, key, sinks and bias are finite, and so small that no score comes near HIDDEN.
+
+    It syncs the device.
+    """
     query, key = _magnitude(problem.query), _magnitude(problem.key)
     width, query = problem.query.shape[3], query * problem.factor
     # A row may be too long by itself. A comparison with NaN is false.
@@ -225,7 +248,10 @@ def _is_ordinary(problem: Problem) -> bool:
 
 
 def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
-    """Return True if a bias is finite or −∞, and small, for tokens up to `farthest` apart."""
+    """Return True if a bias is finite or −∞, and small, for tokens up to `farthest` apart, or None.
+
+    A bias of another class counts as such only if it cannot hide.
+    """
     if isinstance(bias, SumOfBiases):
         return all(_is_ordinary_bias(each, farthest) for each in (bias.left, bias.right))
     if isinstance(bias, Alibi):
@@ -247,7 +273,7 @@ def _magnitude(tensor: Tensor) -> float:
 
 
 class _Buffers:
-    """Computes chunks of finite weights, each into the memory of the previous one."""
+    """Computes chunks of finite weights of a problem, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem) -> None:
         like = stages.upcast(problem.query[:0])
@@ -257,7 +283,17 @@ class _Buffers:
     def chunk(
         self, problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
     ) -> Chunk:
-        """Compute scores and weights of a part into the buffers, and return them as a chunk."""
+        """Compute scores and weights of a part into the buffers, and return them as a chunk, valid until the next call.
+
+        The buffers grow if needed.
+
+        Args:
+            problem: the problem, with finite numbers.
+            sample: the sample.
+            kv_heads: the slice of key heads.
+            key: the keys of these heads, upcast, (key heads, kv_len, head_dim).
+            part: the tile of queries and keys.
+        """
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
         place = ChunkPlace(sample, kv_heads, heads, part.queries, part.keys, part.tiles)
@@ -317,7 +353,10 @@ def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scor
 def _by_the_stages(
     problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
 ) -> Chunk:
-    """Return a chunk computed by `stages`, for inputs that may be NaN, infinite or very large."""
+    """Return a chunk computed by `stages`, in new tensors, for inputs that may be NaN, infinite or very large.
+
+    Arguments are those of `_Buffers.chunk`; the part must be a single tile.
+    """
     group = problem.num_heads // problem.num_kv_heads
     heads = slice(kv_heads.start * group, kv_heads.stop * group)
     query = problem.query[sample, heads, part.queries]
@@ -344,6 +383,6 @@ def _by_the_stages(
 
 
 def _of_sample(tensor: Tensor, sample: int, heads: slice) -> Tensor:
-    """Return one sample and a slice of heads from a tensor (batch or 1, heads or 1, …)."""
+    """Return one sample and a slice of heads, (heads or 1, …), from a tensor (batch or 1, heads or 1, …)."""
     tensor = tensor[sample if tensor.shape[0] > 1 else 0]
     return tensor[heads] if tensor.shape[0] > 1 else tensor

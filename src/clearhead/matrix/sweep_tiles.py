@@ -47,6 +47,7 @@ def sweep_tiles(
         spans = Spans(spans.start[row], spans.stop[row])
 
     def parts(first: int, last: int) -> Iterator[SweepTile]:
+        """Return the tiles of the queries from `first` to `last`."""
         return (_part(problem, spans, sample, some) for some in portions(last, queries, first))
 
     alike = None
@@ -66,7 +67,10 @@ def sweep_tiles(
 
 
 def _part(problem: Problem, spans: Spans | None, sample: int, queries: slice) -> SweepTile:
-    """Return the tile of some queries of a sample; `spans` are those of the sample alone."""
+    """Return the tile of a slice of queries of a sample.
+
+    `spans` are those of the sample alone, None if there are none.
+    """
     every = slice(0, problem.kv_len)
     if problem.mask is None:
         return SweepTile(queries, every, [], None)
@@ -84,7 +88,7 @@ def part_of_runs(
 ) -> SweepTile:
     """Return the tile in which query i sees the keys [start[i], stop[i]); only the ragged edges are marked hidden.
 
-    Its tensors are on `device`, by default that of the runs.
+    Rows that see nothing are in `empty`. Its tensors are on `device`, by default that of the runs.
     """
     used = stop > start
     keys = hull(start, stop)
@@ -102,7 +106,10 @@ def part_of_runs(
 
 
 def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> SweepTile:
-    """Return the tile of these queries and keys, with the mask evaluated as a tensor."""
+    """Return the tile of these slices of queries and keys, with the mask of the sample evaluated pair by pair.
+
+    On a GPU `empty` is never None, so that nothing waits for the device.
+    """
     visible = problem.visible(queries, keys)
     assert visible is not None
     visible = visible[sample if visible.shape[0] > 1 else 0]

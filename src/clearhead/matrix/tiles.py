@@ -50,6 +50,7 @@ class MapTile(NamedTuple):
     columns: range
 
     def __repr__(self) -> str:
+        """Return one line with the first and last query and key, and the size of a cell."""
         rows, columns = self.rows, self.columns
         return (
             f"MapTile of queries {rows.start} to {rows.stop - 1} and keys {columns.start} to "
@@ -60,6 +61,8 @@ class MapTile(NamedTuple):
 def cells_of(first: int, stop: int, most: int) -> range:
     """Return the starts of at most `most` equal cells, as small as possible, that cover first to stop.
 
+    The last may be shorter.
+
     Example:
         >>> cells_of(10, 30, 4), cells_of(10, 30, 256)
         (range(10, 30, 5), range(10, 30))
@@ -68,7 +71,7 @@ def cells_of(first: int, stop: int, most: int) -> range:
 
 
 def is_exact(problem: Problem, rows: int, columns: int) -> bool:
-    """True if a tile of `rows` queries and `columns` keys is computed from query and key.
+    """Return True if a tile of `rows` queries and `columns` keys is small enough to be computed from query and key.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -82,7 +85,7 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
 def exact_tile(
     problem: Problem, total: Tensor, sample: int, head: int, rows: range, columns: range
 ) -> MapTile:
-    """Return a tile of the map, computed from query and key.
+    """Return a tile of the map, computed from query and key, without gradients.
 
     Args:
         problem: what attends to what.
@@ -109,7 +112,17 @@ def exact_tile(
 
 
 class _Rectangle:
-    """The weights of some keys, computed in chunks of queries."""
+    """The weights of one head on the keys of some columns, computed in chunks of queries.
+
+    The mask's spans are read at once.
+
+    Args:
+        problem: the problem.
+        total: (query_len,), the logsumexp of the head's queries, without sinks.
+        sample: the index of the sample.
+        head: the index of the query head.
+        columns: the first key of each column.
+    """
 
     def __init__(
         self, problem: Problem, total: Tensor, sample: int, head: int, columns: range
@@ -134,7 +147,10 @@ class _Rectangle:
                 self.runs = start.clamp(*_ends(columns)), stop.clamp(*_ends(columns))
 
     def into(self, sums: Tensor, seen: Tensor, rows: range) -> None:
-        """Add the weights to `sums`, and to `seen` where a pair is visible; both are (rows, columns)."""
+        """Add the weights to `sums` and set `seen` where a pair is visible, in place.
+
+        Both are cells, (rows, columns).
+        """
         step = self.columns.step
         for some in _slices(rows, self.keys.stop - self.keys.start):
             weights, first, shown = self._chunk(some)
@@ -145,7 +161,10 @@ class _Rectangle:
             seen[cells] |= block_sums(shown.to(torch.int32), rows.step) > 0
 
     def _chunk(self, some: slice) -> tuple[Tensor, int, Tensor]:
-        """Return the weights of the queries in `some`, the column of their first key, and the visible cells."""
+        """Return the weights of the queries in `some`, (queries, keys), their first key, and the visible cells.
+
+        The key counts from the first of the rectangle; the cells are bool, (queries, columns).
+        """
         problem, keys, hidden, pairs = self.problem, self.keys, [], None
         if self.runs is not None:
             start, stop = (each[some] for each in self.runs)
@@ -173,7 +192,10 @@ class _Rectangle:
         return weights, keys.start - self.keys.start, self._shown(some, pairs)
 
     def _shown(self, some: slice, pairs: Tensor | None) -> Tensor:
-        """Return which cells of the queries in `some` hold a visible pair, bool."""
+        """Return which cells of the queries in `some` hold a visible pair, bool, (queries, columns).
+
+        `pairs` is the visible pairs, bool, if the mask has no single run, or None.
+        """
         if pairs is not None:
             return block_sums(pairs.mT.to(torch.int32), self.columns.step).mT > 0
         if self.runs is None:
@@ -190,7 +212,12 @@ def _ends(cells: range) -> tuple[int, int]:
 
 
 def _slices(rows: range, width: int) -> Iterator[slice]:
-    """Yield slices of neighbouring queries that fit a chunk, each of whole rows of cells or within one row."""
+    """Yield slices that split the queries of rows of cells into chunks, each of whole rows or within one row.
+
+    Args:
+        rows: the first query of each row of cells.
+        width: the number of keys.
+    """
     width = max(1, width)
     most = max(1, min(max(MOST_QUERIES, SMALL // width), CHUNK // width))
     size = most // rows.step * rows.step or most
@@ -201,7 +228,10 @@ def _slices(rows: range, width: int) -> Iterator[slice]:
 
 
 def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
-    """Add (rows, keys), whose first key is number `first`, to cells of `step` keys each, in place."""
+    """Add weights, (rows, keys), summed over cells of `step` keys, to `into`, (rows, columns), in place.
+
+    The first key is number `first` of the columns. Nothing is added for an empty tensor.
+    """
     if not rows.numel():
         return
     before, width = first % step, rows.shape[1]
@@ -212,7 +242,7 @@ def _add_columns(into: Tensor, rows: Tensor, first: int, step: int) -> None:
 
 
 def _shares(sums: Tensor, rows: range) -> Tensor:
-    """Return the sums of each row of cells divided by the number of its queries, float32."""
+    """Return the sums of each row of cells, (rows, columns), divided by the number of its queries, float32."""
     counts = torch.full((len(rows), 1), float(rows.step), dtype=torch.float64, device=sums.device)
     if len(rows):
         counts[-1] = rows.stop - rows[-1]

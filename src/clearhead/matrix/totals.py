@@ -77,7 +77,7 @@ class Totals(Drawn):
         A role that one did not measure, as without ids, is None.
 
         Raises:
-            ArgumentTypeError: code `merge.type`, for what are no totals.
+            ArgumentTypeError: code `merge.type`, unless it is a `Totals`.
             ShapeError: code `merge.shape`, for another number of heads.
             ArgumentError: codes `merge.fields`, where one is of cross-attention, or has contexts alone, and
                 `merge.heads`, where they are of other heads of a layer.
@@ -110,18 +110,22 @@ class Totals(Drawn):
         )
 
     def averages(self) -> HeadAverages:
-        """Return the averages of each head over all queries, as `head_averages` does for summaries."""
+        """Return the averages of each head over all queries, as `head_averages` does for summaries.
+
+        Tensors are shared.
+        """
         known = {name: getattr(self.roles, name) for name in self.roles.measured}
         leading = replace(self.roles, counts=None).names()
         assert isinstance(leading, list)
         return HeadAverages(self.queries, self.entropy, self.distance, known, leading)
 
     def __repr__(self) -> str:
+        """Return one line with the numbers of heads and queries."""
         return f"Totals [num_heads={self.num_heads}] of {self.queries} queries"
 
 
 def totals_of(summary: Summary) -> Totals:
-    """The totals of the summary of a call, which has roles.
+    """Return the totals of the summary of a call, which must have roles, without its context.
 
     Example:
         >>> import torch, clearhead as ch

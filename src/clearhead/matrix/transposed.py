@@ -18,7 +18,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 class Transposed:
-    """The transposed matrix of weights, for products only.
+    """The transposed matrix of the weights of a problem, for products only.
 
     Example:
         >>> import torch, clearhead as ch
@@ -39,7 +39,7 @@ class Transposed:
         return torch.Size(sizes[4 - problem.dims :])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """The transposed weights times vectors of the queries: `result` is (batch, num_heads, kv_len, width).
+        """Return the transposed weights times vectors of the queries, upcast, with gradients.
 
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
@@ -50,7 +50,7 @@ class Transposed:
             head is on its own: those that share a key are not summed.
 
         Raises:
-            ArgumentTypeError: code `vectors.type`, for what is no tensor.
+            ArgumentTypeError: code `vectors.type`, unless it is a tensor.
             ShapeError: code `vectors.shape`.
             DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
             DeviceError: code `vectors.device`.
@@ -104,6 +104,7 @@ class Transposed:
         return problem.restore(product)
 
     def __repr__(self) -> str:
+        """Return the class and the shape."""
         return f"Transposed {list(self.shape)}"
 
 
@@ -150,7 +151,7 @@ class _TransposedProduct(torch.autograd.Function):
         sinks: Tensor | None,
         problem: Problem,
     ) -> Tensor:
-        """Return weightsᵀ · vectors, (batch, num_heads, kv_len, width)."""
+        """Return weightsᵀ · vectors, (batch, num_heads, kv_len, width), upcast, by one sweep."""
         ctx.save_for_backward(query, key, vectors, sinks)
         ctx.problem = problem
         product = TransposedSum(problem, vectors)
@@ -162,7 +163,7 @@ class _TransposedProduct(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query, key, vectors and sinks."""
+        """Return the gradients of query, key, vectors and sinks, and None for the problem."""
         problem = ctx.problem
         query, key, vectors, sinks = ctx.saved_tensors
         grad = grads[0]

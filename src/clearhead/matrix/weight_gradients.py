@@ -30,7 +30,7 @@ class WeightGradients(NamedTuple):
     context: Tensor
 
     def pass_on(self, rows: Tensor) -> Tensor:
-        """Return rows · mean over heads of relu(weights ∘ gradients), in one pass over the weights.
+        """Return rowsᵀ · mean over heads of relu(weights ∘ gradients), for each output, in one pass over the weights.
 
         Args:
             rows: (batch, query_len, outputs): how much each query matters to each output.
@@ -44,7 +44,12 @@ class WeightGradients(NamedTuple):
 
 
 class Relevant(Reduction):
-    """Rows · mean over heads of relu(weights ∘ gradients): `result` is (batch, kv_len, outputs)."""
+    """Rowsᵀ · mean over heads of relu(weights ∘ gradients), for each output: `result` is (batch, kv_len, outputs).
+
+    Args:
+        gradients: of a call.
+        rows: (batch, query_len, outputs), how much each query matters to each output.
+    """
 
     reads = frozenset({"weights"})
     destroys = frozenset({"scores"})
@@ -58,7 +63,10 @@ class Relevant(Reduction):
         self.result = rows.new_zeros(batch, kv_len, rows.shape[2])
 
     def update(self, chunk: Chunk) -> None:
-        """Add relu(weights ∘ gradients) of a chunk to the relevance of its keys."""
+        """Add relu(weights ∘ gradients)ᵀ · rows of a chunk, divided by the number of heads, to the result.
+
+        Scores are overwritten.
+        """
         heads, queries, keys = chunk.weights.shape
         value = self.value[chunk.sample, chunk.heads if self.per_head else chunk.kv_heads]
         value = stages.upcast(value[:, chunk.columns])
@@ -75,7 +83,7 @@ class Relevant(Reduction):
 
 
 def relevance_of(layers: Sequence[WeightGradients], outputs: Tensor) -> Tensor:
-    """Return the rows of the relevance of some outputs, (batch, outputs, tokens).
+    """Return the rows of the relevance of some outputs, (batch, outputs, tokens), in the dtype of the weights.
 
     Each layer makes R ← R + mean over heads of relu(weights ∘ gradients) · R, from the identity on; a
     row of R is followed from the last layer down. Queries are the last of the keys.

@@ -30,7 +30,7 @@ from clearhead.matrix.sweep import Progress, sweep
 
 
 class WeightStatistics(BaseMatrix):
-    """The numbers of a matrix of attention weights, each found in O(tokens) memory.
+    """The numbers of a matrix of attention weights, each computed in O(tokens) memory by a sweep, without gradients.
 
     Args:
         problem, value: as of `BaseMatrix`.
@@ -42,7 +42,9 @@ class WeightStatistics(BaseMatrix):
         self._entropy: Tensor | None = None
 
     def entropy(self) -> Tensor:
-        """The entropy of the weights of each query: −Σ weight · ln weight, in nats.
+        """Return the entropy of the weights of each query: −Σ weight · ln weight, in nats.
+
+        Computed once; each call returns a copy.
 
         0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
 
@@ -60,7 +62,7 @@ class WeightStatistics(BaseMatrix):
         return self._entropy.clone()
 
     def max(self) -> Tensor:
-        """The largest weight of each query; 0 for one that may attend to nothing.
+        """Return the largest weight of each query; 0 for one that may attend to nothing.
 
         Returns:
             (batch, num_heads, query_len).
@@ -91,7 +93,7 @@ class WeightStatistics(BaseMatrix):
         return self._gather(MaxScore(self.posed))
 
     def top_k(self, k: int) -> TopK:
-        """The k largest weights of each query, from the largest on, and their keys.
+        """Return the k largest weights of each query, from the largest on, and their keys.
 
         Of equal weights any may come. A key is −1 where the weight is 0.
 
@@ -115,7 +117,7 @@ class WeightStatistics(BaseMatrix):
         return TopK(*map(self._restore, largest.result))
 
     def received(self) -> Tensor:
-        """The weight that each key gets from all queries: the sum of its column.
+        """Return the weight that each key gets from all queries: the sum of its column.
 
         Query heads that share a key head are summed, so that over all keys of a head it is
         query_len times the size of its group, less what sinks take.
@@ -132,9 +134,9 @@ class WeightStatistics(BaseMatrix):
         return self._gather(Received(self.posed))
 
     def distance(self) -> Tensor:
-        """The mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
+        """Return the mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
 
-        The last query sits on the last key, as everywhere.
+        The last query has the position of the last key, as everywhere.
 
         Returns:
             (batch, num_heads, query_len).
@@ -148,7 +150,7 @@ class WeightStatistics(BaseMatrix):
         return self._gather(Distance(self.posed))
 
     def mass(self, segments: Tensor) -> Tensor:
-        """The weight that each query puts on sets of keys.
+        """Return the weight that each query puts on sets of keys.
 
         Args:
             segments: (kv_len,) or (batch, kv_len). Bool: the keys of one set. Ints: the number of
@@ -159,7 +161,7 @@ class WeightStatistics(BaseMatrix):
             there are, for ints.
 
         Raises:
-            ArgumentTypeError: code `segments.type`, for what is no tensor.
+            ArgumentTypeError: code `segments.type`, unless it is a tensor.
             ShapeError: code `segments.shape`.
             ArgumentError: code `segments.value`, for other numbers, or a set for every number up
                 to a largest that is beyond kv_len.
@@ -176,10 +178,10 @@ class WeightStatistics(BaseMatrix):
         return self._of_sets(mass, single)
 
     def pool(self, rows: int, columns: int) -> Tensor:
-        """The matrix as a small map: weights summed over rectangles of queries × keys.
+        """Return the matrix as a small map: weights summed over rectangles of queries × keys.
 
         The queries fall into as many bins as there are rows, in order and as equal as can be, and
-        and keys in the same way. The sum of the map is that of the weights: query_len for the whole
+        the keys too. The sum of the map is that of the weights: query_len for the whole
         matrix, if every query sees something and there are no sinks.
 
         Args:
@@ -211,7 +213,9 @@ class WeightStatistics(BaseMatrix):
         segments: Tensor | None = None,
         progress: Progress | None = None,
     ) -> Summary:
-        """All of the statistics, and the context, in one pass over the weights.
+        """Return all of the statistics, and the context if a value is given, in one pass over the weights.
+
+        It also stores the logsumexp and the entropy of the matrix.
 
         With everything it takes about twice as long as one fused call of attention of width 128, and more of a
         narrower one (2.5 times at 64, from 4 096 tokens on), in O(tokens) memory.
@@ -284,7 +288,8 @@ class WeightStatistics(BaseMatrix):
     def _statistic(self, name: str) -> Tensor:
         """Return a field of `summary` by its name, with axes of batch and heads.
 
-        It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len).
+        It is (batch, num_heads, query_len), and for "received" (batch, num_kv_heads, kv_len). Other names than
+        "entropy", "distance", "max" and "received" compute the whole summary.
         """
         if name in ("entropy", "distance", "max", "received"):
             found = getattr(self, name)()
@@ -292,16 +297,22 @@ class WeightStatistics(BaseMatrix):
         return self.summary()._statistic(name)
 
     def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
-        """Compute a reduction and return its result in the user's dimensions."""
+        """Sweep the weights for a reduction, and return its result in the user's dimensions."""
         sweep(self.posed, [reduction])
         return self._restore(reduction.result)
 
     def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
-        """Return membership, (batch or 1, kv_len, sets), in the dtype of the weights, and True for a single set."""
+        """Return membership, (batch or 1, kv_len, sets), 1 or 0 in the dtype of the weights, and True for a single set.
+
+        Raises as `read_segments` does.
+        """
         member, single = read_segments(segments, (self.batch, self.kv_len), self.device)
         return member.to(self.dtype), single
 
     def _of_sets(self, mass: Mass, single: bool) -> Tensor:
-        """Return the weight on each set of keys; without the last axis if there is a single set."""
+        """Return the weight on sets of keys, (batch, num_heads, query_len[, sets]), in the user's dimensions.
+
+        The last axis is left out for a single set.
+        """
         result = self._restore(mass.result)
         return result[..., 0] if single else result

@@ -28,12 +28,14 @@ Into = Literal["query", "key", "value"]
 class Circuits(NoTensor, Drawn):
     """The circuits of the heads of a layer (Elhage et al., 2021, https://transformer-circuits.pub/2021/framework).
 
-    Biases, the scale of the scores, and the lengths by which norms of query and key divide are not of them. Made by
+    Made of a layer and the norm before it, or None, which is folded into the projections; the layer is not changed.
+
+    They leave out biases, the scale of the scores, and the lengths by which norms of query and key divide. Made by
     `clearhead.reading.circuits`.
 
     Attributes:
-        layer: the attention as a layer of ours.
-        ov: what a head adds for a token that it looks at: output projection · value projection.
+        layer: the attention as a `MultiHeadAttention`.
+        ov: the matrix that turns an attended token into what the head adds: output projection · value projection.
 
     Example:
         >>> import torch, clearhead as ch
@@ -66,7 +68,7 @@ class Circuits(NoTensor, Drawn):
         self.ov = FactoredHeads(output.unflatten(1, (heads, -1)).transpose(0, 1), value)
 
     def qk(self, distance: int = 0) -> FactoredHeads:
-        """Return the score of a query and a key as a bilinear form, query projectionᵀ · key projection.
+        """Return the score of a query and a key as a bilinear form, query projectionᵀ · key projection, of each head.
 
         Args:
             distance: how many tokens the key is before the query, for rotary positions; without them it changes
@@ -173,6 +175,7 @@ class Circuits(NoTensor, Drawn):
         return torch.linalg.matrix_norm(middle) / sizes
 
     def __repr__(self) -> str:
+        """Return one line with the sizes of the layer."""
         names = ("num_heads", "num_kv_heads", "embed_dim", "head_dim")
         sizes = ", ".join(f"{name}={getattr(self.layer, name)}" for name in names)
         return f"Circuits [{sizes}]"
@@ -200,7 +203,7 @@ def circuits(
     Raises:
         ArgumentTypeError: codes `circuits.model` and `circuits.norm`.
         SelectionError: code `watch.layer`.
-        UnsupportedError: codes `circuits.unknown`, for what is no attention with projections of its own,
+        UnsupportedError: codes `circuits.unknown`, unless it is an attention with its own projections,
             `circuits.parts`, for one whose heads are no products of them, such as a gated one, and those of `convert`.
 
     Example:
@@ -255,13 +258,16 @@ def circuits(
 
 
 def _weight(projection: nn.Linear, heads: int) -> Tensor:
-    """Return the weight of each head, (heads, width, columns), in float32 or wider."""
+    """Return the weight of each head, (heads, width, columns), detached, in float32 or wider."""
     return stages.upcast(projection.weight.detach()).unflatten(0, (heads, -1))
 
 
 @torch.no_grad()
 def _normed(weight: Tensor, norm: nn.Module) -> Tensor:
-    """Return the weight with the gain and the centring of the norm before it folded in."""
+    """Return the weight, (…, columns), with the gain and the centring of the norm before it folded in; detached.
+
+    Both are measured by calling the norm with a random vector, which it must accept; it is not changed.
+    """
     width = weight.shape[-1]
     own: Any = next(norm.parameters(), weight)
     x = torch.randn(width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

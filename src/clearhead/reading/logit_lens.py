@@ -79,7 +79,7 @@ def lens(
     """Return the logits of a model after each of its layers, as if that were the last.
 
     The logit lens (nostalgebraist, 2020, https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens):
-    the residual stream behind each block goes through the last norm and all that the model does behind it, a softcap
+    the residual stream after each block goes through the last norm and all that the model does after it, a softcap
     of the logits too. The model runs twice, without gradients, in the mode that it is in: once for the streams and
     its own logits, which are those of the last layer, and once for those of the others.
 
@@ -95,12 +95,12 @@ def lens(
         `Lens`, rows for each layer, sample and query.
 
     Raises:
-        ArgumentTypeError: codes `logits.model`, `logits.target` for what is no number of a logit, and `argument.type`.
+        ArgumentTypeError: codes `logits.model`, `logits.target` for a target that is not an index, and `argument.type`.
         ArgumentError: codes `logits.target`, for a number that there is not, or not one for each sample, and
             `argument.size`.
         SelectionError: code `logits.query`.
-        UnsupportedError: codes `lens.unembedding`, where no linear layer behind a norm makes the logits, and
-            `logits.stream`, where blocks do not follow each other up to that norm, as with norms behind the sum.
+        UnsupportedError: codes `lens.unembedding`, where no linear layer after a norm makes the logits, and
+            `logits.stream`, where blocks do not follow each other up to that norm, as with norms after the sum.
 
     Example:
         >>> import torch, clearhead as ch
@@ -135,6 +135,7 @@ def lens(
     streams = _streams(run, norm.call[0])
 
     def all_at_once(module: nn.Module, args: object) -> Tensor:
+        """Replace the input of the unembedding by the normed streams of all layers, as one batch."""
         return norm.module(torch.cat(streams).to(norm.output.dtype))
 
     hook = unembedding.register_forward_pre_hook(all_at_once)
@@ -162,7 +163,10 @@ def lens(
 
 
 def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
-    """Return the residual stream after each block, float64."""
+    """Return the residual stream after each block, (batch, query_len, width), float64, in the order of the layers.
+
+    Raises UnsupportedError if the blocks do not follow each other up to `last`, the input of the last norm.
+    """
     found: list[Tensor] = []
     for path in run.order:
         found.append(run.follow(path)[1])
@@ -173,7 +177,14 @@ def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
 def _rows(
     logits: Tensor, tokens: Tensor, layers: Sequence[str], places: Sequence[int]
 ) -> list[LensToken]:
-    """Return a row for each layer, sample, query and token."""
+    """Return a row for each layer, sample, query and token, in this order.
+
+    Args:
+        logits: (layers, batch, query_len, vocabulary).
+        tokens: int64, broadcasts to (layers, batch, query_len, tokens).
+        layers: the path of each layer.
+        places: the position of each query.
+    """
     tokens = tokens.expand(*logits.shape[:-1], tokens.shape[-1])
     values = logits.gather(-1, tokens)
     shares = (values.double() - logits.double().logsumexp(dim=-1, keepdim=True)).exp()
@@ -188,12 +199,12 @@ def _rows(
 
 
 def _like(shape: Sequence[int], output: object) -> Tensor | None:
-    """Return the first output of this shape; None if there is none."""
+    """Return the first tensor of this shape in the output of a model; None if there is none."""
     return next((each for each in tensors_in(output) if each.shape == tuple(shape)), None)
 
 
 def _no_unembedding(model: nn.Module, reason: str) -> UnsupportedError:
-    """Return the error for a model whose logits after a layer are unknown, with the reason."""
+    """Return, without raising it, the error for a model whose logits after a layer are unknown, with the reason."""
     return UnsupportedError(
         "lens.unembedding",
         f"the logits of {type(model).__name__} after a layer are not known: {reason}.",

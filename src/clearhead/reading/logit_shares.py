@@ -52,12 +52,12 @@ class LogitShares(MeasuredRows[LogitShare]):
 
     @property
     def heads(self) -> Self:
-        """The rows of heads, without the rest."""
+        """The shares of the heads, without the rows of the rest; a new object."""
         return self._with([row for row in self._rows if row.head is not None])
 
     @property
     def caption(self) -> str:
-        """The logit of the run."""
+        """The logit of the run as text, at the first eight queries."""
         return f"logit: {', '.join(f'{each:.4f}' for each in self.logit[:8].tolist())}"
 
 
@@ -76,7 +76,7 @@ def logits_of(
     residual stream (direct logit attribution: Elhage et al., 2021,
     https://transformer-circuits.pub/2021/framework). Everything it rests on is read off the run and checked there: that
     each block adds its attention's output to the stream as it is, that the blocks follow each other, and that nothing
-    stands behind the unembedding. The model runs once, without gradients, in the mode that it is in.
+    follows the unembedding. The model runs once, without gradients, in the mode that it is in.
 
     Args:
         model: any PyTorch model that `watch` watches, of blocks, a last LayerNorm or RMSNorm, and an unembedding.
@@ -89,11 +89,11 @@ def logits_of(
         `LogitShares`, a row for each layer, head and query, and for each query one for the rest.
 
     Raises:
-        ArgumentTypeError: code `logits.model`, and `logits.target` for what is no number of a logit.
+        ArgumentTypeError: code `logits.model`, and `logits.target` for a target that is not an index.
         ArgumentError: code `logits.target`, for a number that there is not, or not one for each sample.
         SelectionError: code `logits.query`.
-        UnsupportedError: codes `logits.unembedding`, where the output is not that of a linear layer behind a norm,
-            as with a softcap; `logits.stream`, where heads do not add to one stream, as with a norm behind them;
+        UnsupportedError: codes `logits.unembedding`, where the output is not that of a linear layer after a norm,
+            as with a softcap; `logits.stream`, where heads do not add to one stream, as with a norm after them;
             `norms.projection`.
 
     Example:

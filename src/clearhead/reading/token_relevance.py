@@ -53,15 +53,15 @@ def relevance(
 
     Returns:
         (batch, tokens), or (batch, outputs, tokens) for several outputs; 0 or more. An output has 1 of its own
-        token, by the way past all layers; rows are not normalised.
+        token, by the residual path; rows are not normalised.
 
     Raises:
-        ArgumentTypeError: codes `relevance.type`, for what is no record of a watch, or no tensor, and
+        ArgumentTypeError: codes `relevance.type`, unless it is a record of a watch, or a tensor, and
             `retain_graph.type`.
         ArgumentError: code `relevance.target`, for a target that is not one real number, has no graph, or
             does not depend on what was seen.
         WatchError: codes `relevance.gradients`, for a watch without keep="gradients"; `relevance.graph`, where a
-            module ran without gradients, or in a way that has no context of its heads; `relevance.dropout`;
+            module ran without gradients, or by a path that has no context of its heads; `relevance.dropout`;
             `relevance.cross`, for cross-attention; `relevance.shape`, for layers that are not of the same tokens;
             `relevance.missing`, where a part of the model was not seen; `watch.written`, where the model wrote to
             query, key or value after the call.
@@ -117,7 +117,11 @@ def _gradients(
 ) -> dict[str, WeightGradients]:
     """Return the gradient of the target w.r.t. the weights of each call, before dropout, by path.
 
-    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ.
+    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ; 0 for a call that the target does not depend on.
+    The graph is freed unless `retain_graph`.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `relevance.type`, `retain_graph.type` and `relevance.target`.
     """
     _check_target(target)
     check_bool("retain_graph", retain_graph)
@@ -141,7 +145,12 @@ def _gradients(
 
 
 def _calls(seen: Seen[Any]) -> dict[str, Call]:
-    """Return the one call of each module, with its graph; raise if it has none or several."""
+    """Return the one call of each module, with its graph, by path.
+
+    Raises:
+        ArgumentTypeError: code `relevance.type`, unless `seen` is the record of a watch.
+        WatchError: codes `relevance.gradients`, `relevance.graph` and `relevance.dropout`.
+    """
     if not isinstance(seen, Seen):
         raise ArgumentTypeError(
             "relevance.type", f"seen must be what a watch gave; got {shown(seen)}."
@@ -168,7 +177,11 @@ def _calls(seen: Seen[Any]) -> dict[str, Call]:
 
 
 def _check_target(target: object) -> None:
-    """Raise an error unless the target is one real number with a gradient."""
+    """Raise an error unless the target is a tensor of one real number that requires grad.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `relevance.type` and `relevance.target`.
+    """
     if not isinstance(target, Tensor):
         raise ArgumentTypeError(
             "relevance.type", f"target must be a tensor of one number; got {shown(target)}."

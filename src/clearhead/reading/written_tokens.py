@@ -72,16 +72,16 @@ class Writes(MeasuredRows[WrittenToken]):
 
     @property
     def raised(self) -> Self:
-        """The rows of the tokens that heads raise most."""
+        """The rows of the tokens that heads raise most, in a new object; the order stays."""
         return self._with([row for row in self._rows if self._is_raised(row)])
 
     @property
     def lowered(self) -> Self:
-        """The rows of the tokens that heads lower most."""
+        """The rows of the tokens that heads lower most, in a new object; the order stays."""
         return self._with([row for row in self._rows if not self._is_raised(row)])
 
     def of(self, layer: str | int, head: int | None = None) -> Self:
-        """Return the rows of a layer, by its path or its number, or of one of its heads.
+        """Return the rows of a layer, by its path or its number, or of one of its heads, in a new object.
 
         Raises:
             SelectionError: codes `watch.layer` and `writes.head`.
@@ -99,9 +99,10 @@ class Writes(MeasuredRows[WrittenToken]):
         return self._with(rows)
 
     def lists(self) -> list[dict[str, Any]]:
-        """Return plain lists of dicts that JSON can hold, one dict for each layer, head, sample and query.
+        """Return a list of plain dicts for JSON, one for each layer, head, sample and query.
 
-        Each has the tokens that the head raises and those that it lowers, with the `above` of each token.
+        The keys are "layer", "head", "sample" and "query", and "raised" and "lowered" with pairs of a token and its
+        `above`.
         """
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for row in self._rows:
@@ -112,7 +113,7 @@ class Writes(MeasuredRows[WrittenToken]):
         return list(found.values())
 
     def _is_raised(self, row: WrittenToken) -> bool:
-        """Return True if the row is a token that the head raises."""
+        """Return True if the rank of the row is in the upper half of the vocabulary: the head raises its token."""
         return 2 * row.rank < self.vocabulary
 
 
@@ -182,7 +183,16 @@ def _rows(
     sample: int,
     places: Sequence[int],
 ) -> Iterator[WrittenToken]:
-    """Yield the rows of the heads of a layer at some queries, head by head."""
+    """Yield the rows of the heads of a layer, head by head and query by query, raised tokens before lowered ones.
+
+    Args:
+        logits: (heads, queries, vocabulary).
+        top: the number of tokens of either kind.
+        path: the path of the layer.
+        heads: the number of each head.
+        sample: the index of the sample.
+        places: the position of each query.
+    """
     size = logits.shape[-1]
     ranks = [*range(top), *range(size - 1, size - 1 - top, -1)]
     ends = [logits.topk(top, largest=largest) for largest in (True, False)]

@@ -10,12 +10,15 @@ T = TypeVar("T")
 def attempt(
     call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
 ) -> tuple[T, None] | tuple[None, Exception]:
-    """Return the result of a call and None, or None and the error that it raised.
+    """Return the result of a call and None, or None and the `Exception` that it raised.
+
+    A result that is None is returned as (None, None). KeyboardInterrupt and other exceptions that are no `Exception`
+    pass.
 
     Args:
-        call: what runs the checked code, which may raise any error.
-        *args: passed to it.
-        **kwargs: passed to it.
+        call: the function that runs the checked code, which may raise any error.
+        *args: positional arguments of the call.
+        **kwargs: keyword arguments of the call.
     """
     try:
         return call(*args, **kwargs), None

@@ -12,18 +12,18 @@ class Callee(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of its inputs."""
+        """The dtype to which floating inputs of `bare` are cast."""
         ...
 
     @property
     def bare(self) -> Callable[..., Tensor]:
-        """The call without any copy."""
+        """The function itself: called on tensors, without a copy of the modules or of the inputs."""
         ...
 
     def spare(self) -> "Callee":
-        """Return a copy that may be changed by a call."""
+        """Return a copy whose modules a call may change."""
         ...
 
     def parts(self) -> Iterable[nn.Module]:
-        """Yield its modules."""
+        """Yield every `nn.Module` in it."""
         ...

@@ -19,18 +19,22 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class Lines(Operations):
-    """What a call runs.
+    """The file and line of each operation of a call, and what the operations did.
 
     Attributes:
-        found: file and line of each operation, by its number, which is that of the recorder.
-        names: of those operations.
-        multiplied: numbers that depend on the input were multiplied with each other.
-        ended: the call came to its end.
-        broke: the first operation that returned NaN from finite inputs, by its name and number.
-        halved: the number of the first operation that rounded to 16 bits, and whether it was of the input.
+        found: (file, line) of each operation, by its number, as the recorder counts; no entry where only tools called
+            it.
+        names: the name of each operation, by its number.
+        multiplied: True if two tensors that depend on the input were multiplied, by a matrix product or elementwise.
+        ended: True if the call returned; False if it raised. Set by `lines_of`.
+        broke: (name, number) of the first operation that returned NaN from inputs without NaN; None if there is none or
+            `alone` is False.
+        halved: (number, whether it read the input) of the first operation that returned float16 or bfloat16; None
+            without.
     """
 
     def __init__(self, inputs: Sequence[Tensor], *, alone: bool = False) -> None:
+        """Take the inputs that operations depend on; `alone` checks for NaN, which needs that no recorder is active."""
         super().__init__()
         # To look for NaN are operations too, which a recorder below would count.
         self._alone = alone
@@ -44,11 +48,14 @@ class Lines(Operations):
 
     @property
     def first_nan(self) -> tuple[str, tuple[str, int] | None] | None:
-        """The operation that broke, with its line."""
+        """The name of the operation in `broke`, and its (file, line), None if unknown; None if no NaN arose."""
         return None if self.broke is None else (self.broke[0], self.found.get(self.broke[1]))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation, and note its line."""
+        """Run an operation and return its result.
+
+        Update the attributes, and keep results that depend on the input alive.
+        """
         place = _calling(sys._getframe(2))
         self.names.setdefault(self.count, name)
         if place is not None:
@@ -69,18 +76,21 @@ class Lines(Operations):
 
 
 def _tensors(found: Any) -> list[Tensor]:
-    """Return the strided tensors in a tree."""
+    """Return the tensors in a tree that have strides; sparse ones and other leaves are left out."""
     leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
     return [each for each in leaves if each.layout is torch.strided]
 
 
 def _has_nan(tensors: list[Tensor]) -> bool:
-    """Return True if a floating tensor holds a NaN."""
+    """Return True if a floating-point tensor holds a NaN; False for no tensors."""
     return any(each.is_floating_point() and bool(each.isnan().any()) for each in tensors)
 
 
 def _calling(frame: Any) -> tuple[str, int] | None:
-    """File and line of the innermost frame that is no tool's; None where `check` called the tool."""
+    """Return (file, line) of the innermost frame outside the modules of `TOOLS`.
+
+    None if a frame of `clearhead.checking` or `clearhead.recording` is reached first, or no frame is left.
+    """
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(("clearhead.checking.", "clearhead.recording.")):
@@ -92,7 +102,11 @@ def _calling(frame: Any) -> tuple[str, int] | None:
 
 
 def lines_of(subject: Callee, tensors: Sequence[Tensor]) -> Lines:
-    """What a call runs, as far as the code bears to be watched."""
+    """Call a copy of the subject on copies of the inputs without gradient, and return the lines that ran.
+
+    Floating inputs are cast to the subject's dtype. An error of the call is caught: `ended` is then False, and the
+    lines are those up to it.
+    """
     spare = subject.spare()
     turned = [
         each.to(subject.dtype, copy=True) if each.is_floating_point() else each.clone()

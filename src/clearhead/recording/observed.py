@@ -19,10 +19,14 @@ from clearhead.recording.recorder import Node, Recorder, ScoreStep, Tags
 
 
 class Stage(NamedTuple):
-    """The scores, or the weights, as one operation left them: (blocks, queries, keys).
+    """The scores, or the weights, after one operation, in float64.
 
-    `axis` of a softmax is "keys", "queries", "blocks" or "all"; `other` and `place` are as of a
-    `ScoreStep`, and `place` is 0 where the stage is no operation of its own.
+    Attributes:
+        name: the operation; "" for the weights as the product with the value read them.
+        values: (blocks, queries, keys); NaN at pairs that the operation did not write.
+        other: the other operand, as in `ScoreStep`.
+        axis: what a softmax normalises over, "keys", "queries", "blocks" or "all"; None if it is no softmax.
+        place: the number of the operation; 0 if the stage is no recorded step.
     """
 
     name: str
@@ -34,10 +38,14 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreLayout:
-    """The places of query, key, value and context among the operands of the two products.
+    """Where query, key, value and context are among the operands of the two products.
 
-    `query`, `key`: (blocks, len) pairs of block and row of an operand of the scores; `sides` says
-    which operand each is; `flip` is true where the weights are the right side of the context.
+    Attributes:
+        scores, context: the nodes of the two products; the same node for a fused kernel.
+        sides: the operand of the scores that is the query, and that which is the key: (0, 1) or (1, 0).
+        flip: True if the weights are the right operand of the context, so that the context is transposed.
+        query, key: the block and the row in that operand of each query or key, two tensors (blocks, len).
+        kept: the columns of the weights that belong to a key; the others, as of a sink, are dropped.
     """
 
     scores: Node
@@ -49,7 +57,11 @@ class ScoreLayout:
     kept: Tensor
 
     def operands(self, taken: Mapping[int, Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value, from the operands of a call of the same shapes."""
+        """Return query, key and value, each (blocks, len, dim), from operands by the number of their product.
+
+        The operands may be of another call with the same shapes. Raises IndexError or RuntimeError if the shapes
+        differ, KeyError without the products. Heads of key and value are repeated for a grouped fused kernel.
+        """
         if self.scores is self.context:
             query, key, value = (blocks_of(each) for each in taken[self.scores.place][:3])
             groups = query.shape[0] // key.shape[0]
@@ -66,15 +78,17 @@ class ScoreLayout:
 
 @dataclass(frozen=True)
 class ObservedAttention:
-    """One attention of a call.
+    """One attention of a call; a block is a sample and a head.
 
     Attributes:
-        query, key, value, context, scores: (blocks, len, …); scores are query·key, plain.
-        stages: what became of the scores, in order; the last are the weights.
-        gains: what query and key were multiplied by before, where that is one number each that is not learned.
-        layout: where it stands.
-        tangled: the weights cannot be traced back to pairs of a query and a key.
-        beside: some weight goes to no token, for example to a sink.
+        query, key, value, context: (blocks, len, dim), float64.
+        scores: (blocks, queries, keys), query · keyᵀ, before any stage.
+        stages: the scores after each operation, in order; the last stage holds the weights.
+        gains: the factors that query and key were multiplied by earlier; None if one is learned or differs between
+            numbers.
+        layout: the places of all of these among the operands.
+        tangled: True if a row of the weights is not of one query, or the weights are a product of several weights.
+        beside: True if some weight belongs to no key, as that of a sink.
     """
 
     query: Tensor
@@ -90,17 +104,21 @@ class ObservedAttention:
 
     @property
     def gain(self) -> float | None:
-        """The factor of the scores before they were made."""
+        """The product of `gains`, by which the scores are scaled through query and key; None if `gains` is None."""
         return None if self.gains is None else self.gains[0] * self.gains[1]
 
     @property
     def weights(self) -> Tensor:
-        """The weights: what multiplied the value."""
+        """The weights that multiplied the value, (blocks, queries, keys); the plain scores without a stage."""
         return self.stages[-1].values if self.stages else self.scores
 
 
 def attentions(recorded: Recorder) -> tuple[ObservedAttention, ...]:
-    """Every attention of a call, in the order of their contexts."""
+    """Return every attention of a recorded call, in the order of their context products; () if there is none.
+
+    A fused kernel is one. Otherwise it is a product with one operand that stands for numbers of an earlier product;
+    weights multiplied by weights count as weights of the earlier product.
+    """
     products = {node.index: node for node in recorded.nodes if node.kind == "product"}
     through: dict[int, int] = {}
     found: list[ObservedAttention] = []
@@ -125,7 +143,10 @@ def attentions(recorded: Recorder) -> tuple[ObservedAttention, ...]:
 
 
 def _root(tags: Tags | None, products: Mapping[int, Node]) -> int | None:
-    """The product that most numbers of an operand stand for."""
+    """Return the index of the product that at least half of an operand's tagged numbers stand for.
+
+    None if there is none.
+    """
     assert tags is not None  # both sides of a product depend on the input
     nodes, counts = tags.node[tags.node != 0].unique(return_counts=True)
     shares = {int(node): int(count) for node, count in zip(nodes, counts, strict=True)}
@@ -134,14 +155,18 @@ def _root(tags: Tags | None, products: Mapping[int, Node]) -> int | None:
 
 
 def blocks_of(tensor: Tensor) -> Tensor:
-    """(blocks, rows, columns)."""
+    """Return a tensor as (blocks, rows, columns): leading axes are flattened, a matrix is one block."""
     return (
         tensor[None] if tensor.ndim == 2 else tensor.flatten(0, -3) if tensor.ndim > 3 else tensor
     )
 
 
 def _of_fused(node: Node) -> ObservedAttention:
-    """Return the attention of a fused kernel call, recomputed from its query, key and value."""
+    """Return the attention of a fused kernel call, with scores and weights recomputed in float64.
+
+    Key and value heads are repeated for grouped queries. Scale, causal mask and attn_mask are stages; dropout is not
+    applied. The context is the kernel's output.
+    """
     query, key, value = (blocks_of(each).double() for each in node.operands[:3])
     groups = query.shape[0] // key.shape[0]
     key, value = (each.repeat_interleave(groups, 0) for each in (key, value))
@@ -170,7 +195,11 @@ def _of_fused(node: Node) -> ObservedAttention:
 def _of_products(
     recorded: Recorder, scores: Node, root: Node, context: Node, side: int
 ) -> ObservedAttention:
-    """Return the attention between two recorded products: the scores and the context."""
+    """Return the attention of two recorded products, `scores` and `context`, whose operand `side` is the weights.
+
+    `root` is the product that the weights stand for: another one than `scores` if weights were multiplied by weights,
+    and then there are no stages but the last, no gains, and the attention is tangled.
+    """
     tags, flip = context.tags[side], side == 1
     assert tags is not None
     element, node = (blocks_of(each) for each in (tags.element, tags.node))
@@ -215,11 +244,15 @@ def _of_products(
 
 
 def _orientation(index: Sequence[Tensor], valid: Tensor) -> tuple[tuple[int, int], bool]:
-    """The side of the scores that is the query, and True if every row of the weights is of one query."""
+    """Return the operands of the scores that are (query, key), and True if each row of the weights is of one query.
+
+    `index`: for each weight the block, row and column of its score. (0, 1) and False if neither orientation fits.
+    """
     block, row, column = index
     position = valid.int().argmax(-1, keepdim=True)
 
     def steady(each: Tensor) -> bool:
+        """Return True if an index is the same at all valid entries of each row."""
         return bool(((each == each.gather(-1, position)) | ~valid).all())
 
     if steady(block) and steady(row):
@@ -230,7 +263,10 @@ def _orientation(index: Sequence[Tensor], valid: Tensor) -> tuple[tuple[int, int
 
 
 def _first(block: Tensor, place: Tensor, valid: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Block and row of the first valid number along an axis."""
+    """Return block and row at the first valid entry along `axis`, two tensors without that axis.
+
+    Entry 0 if none is valid.
+    """
     position = valid.int().argmax(axis, keepdim=True)
     return block.gather(axis, position).squeeze(axis), place.gather(axis, position).squeeze(axis)
 
@@ -238,7 +274,11 @@ def _first(block: Tensor, place: Tensor, valid: Tensor, axis: int) -> tuple[Tens
 def _gains(
     scores: Node, sides: tuple[int, int], query: Tensor, key: Tensor
 ) -> tuple[float, float] | None:
-    """What query and key were multiplied by; the length that a norm gives its rows is part of the norm."""
+    """Return the factors by which query and key were multiplied before the scores; None if one is not a single number.
+
+    Such is one that is learned, that differs within the operand, or whose operand is a constant. The factor is 1.0
+    where all rows have that length, since it is then the length of a norm.
+    """
     found = []
     for side, rows in zip(sides, (query, key), strict=True):
         tags = scores.tags[side]
@@ -257,7 +297,11 @@ def _gains(
 def _stages(
     recorded: Recorder, root: Node, context: Node, side: int, whole: Tensor, valid: Tensor
 ) -> Iterator[Stage]:
-    """The scores on their way to the context, each number at its pair."""
+    """Yield a `Stage` for each recorded step from the product `root` to the weights of `context`, in order.
+
+    `whole` is the index of each weight's score in the flattened product, and `valid` where the weight has one; NaN
+    elsewhere.
+    """
     chain: list[ScoreStep] = []
     storage, place = context.storages[side], context.place
     for step in reversed(recorded.steps):
@@ -274,7 +318,10 @@ def _stages(
 
 
 def _axis(step: ScoreStep, root: Node, whole: Tensor, valid: Tensor) -> str:
-    """Over what a softmax goes, in the order of the weights."""
+    """Return what a softmax step normalises over: "keys", "queries" or "blocks" if one axis varies inside a row of it.
+
+    "all" if several vary or its scores are one vector; "keys" if none varies.
+    """
     assert step.dim is not None
     if step.value.ndim < 2:
         return "all"

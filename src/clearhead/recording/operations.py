@@ -29,7 +29,7 @@ SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
 
 
 class Operations(DispatchMode):
-    """A mode that is handed the operations of a call, by name, and counts them."""
+    """Base of a mode that receives every operation of a call by name, and counts them in `count`."""
 
     count = 0
 
@@ -46,18 +46,22 @@ class Operations(DispatchMode):
 
     @abstractmethod
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of an operation, which this runs."""
+        """Run an operation and return its result; subclasses record what they need of it.
+
+        `name` is that of the operation without its namespace and overload; `count` includes it, unless it is in
+        `UNCOUNTED`.
+        """
 
 
 class Unfilled(Operations):
-    """Let what is never filled hold this number, and not what some earlier call has left in memory."""
+    """Fill floating-point tensors from `torch.empty` and similar with a number instead of what memory held."""
 
     def __init__(self, number: float) -> None:
         super().__init__()
         self.number = number
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation, and fill a tensor that it leaves unfilled."""
+        """Run an operation and return its result, filled in place if it is an `empty` of a floating-point dtype."""
         found = func(*args, **kwargs)
         unfilled = name.removeprefix("new_").startswith("empty")
         return found.fill_(self.number) if unfilled and found.is_floating_point() else found

@@ -22,14 +22,14 @@ Operands = Mapping[int, tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Dependency:
-    """The outputs that move when a token of the last sample changes.
+    """The outputs that change when a token of the last sample changes.
 
     Attributes:
-        moves: moves[i, j], output i moves with token j.
-        broken: output i is not finite.
-        mixed: a token of one sample moves another sample.
-        operands: of the products, as they are, and with each token changed; {} where the call took
-            another way.
+        moves: bool (outputs, tokens); moves[i, j] is True if output i changes with token j.
+        broken: bool (outputs,), True if output i of the last sample is not finite.
+        mixed: True if a token of the last sample changes another sample.
+        operands: of the products by their numbers, first unchanged, then with each token changed; {} where a call ran
+            another number of operations, () if no attention was observed.
     """
 
     moves: Tensor
@@ -38,7 +38,7 @@ class Dependency:
     operands: tuple[Operands, ...] = ()
 
     def cells(self) -> list[list[bool | None]]:
-        """For a drawing: None where an output is not finite."""
+        """Return `moves` as nested lists for a drawing; a row is all None where its output is not finite."""
         return [
             [None] * self.moves.shape[1] if gone else row
             for row, gone in zip(self.moves.tolist(), self.broken.tolist(), strict=True)
@@ -52,14 +52,18 @@ def measure(
     generator: torch.Generator,
     observed: Sequence[ObservedAttention] = (),
 ) -> Dependency:
-    """Change one token of the last sample after the other, and look at all outputs.
+    """Change the tokens of the last sample one at a time, call the subject, and return which outputs change.
+
+    Each token is changed twice, on x and on 0.2 · x, by noise, or by swapped neighbouring numbers if a part is a
+    GroupNorm and dim is even. Calls run without gradient; neither x nor the subject is changed. An error of the subject
+    is raised.
 
     Args:
-        subject: what is called.
-        given: the inputs of a call, made of x.
-        x: (batch, tokens, dim), two samples or more if mixing is to be seen.
-        generator: of the changes.
-        observed: the attentions whose operands are taken on the way.
+        subject: the callable; an output with one axis less than x is taken as a batch of one.
+        given: returns the inputs of a call from x; floating ones are cast to the subject's dtype.
+        x: (batch, tokens, dim), with two samples or more to detect that samples are mixed.
+        generator: of the noise; its state advances.
+        observed: the attentions whose operands are captured in the calls on x.
     """
     nodes = {node for each in observed for node in (each.layout.scores, each.layout.context)}
     places = operand_places(tuple(nodes))
@@ -67,6 +71,10 @@ def measure(
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
     def run(x: Tensor, capture: Capture | None) -> Tensor:
+        """Return the output for x without gradient, (batch, tokens, …).
+
+        `capture`, if any, stores operands meanwhile.
+        """
         tensors = [
             each.to(subject.dtype) if each.is_floating_point() else each for each in given(x)
         ]
@@ -109,10 +117,12 @@ def measure(
 
 
 class Rows(NamedTuple):
-    """The token of each row of one operand, (blocks, len): NONE for none and SEVERAL for several.
+    """The token of each row of one operand.
 
-    `split` is True where a row holds numbers of several tokens, each of one, or where a block has rows of some tokens
-    more often than of others.
+    Attributes:
+        token: (blocks, len), the token that changes the row, `NONE` if none does and `SEVERAL` if several do.
+        split: bool (blocks, len), True where each number of a row is of one token but the row of several, or where the
+            block was cut out of a row of all heads, as `_uneven` tells.
     """
 
     token: Tensor
@@ -121,10 +131,9 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origin of query, key and value. Tokens of a context are numbered after those of x.
+    """The tokens of the rows of query, key and value. Tokens of a context are numbered after those of x.
 
-    `linear` is true where columns are tokens and rows are features, as where keys and values are
-    multiplied first.
+    `linear` is True if columns are tokens and rows are features, as where keys and values are multiplied first.
     """
 
     query: Rows
@@ -139,25 +148,33 @@ class Provenance:
 
     @property
     def blocks(self) -> Tensor:
-        """The blocks of the sample whose tokens were changed."""
+        """The blocks of the changed sample: bool (blocks,), True if a token changes some row of query or key."""
         return (self.query.token != NONE).any(-1) | (self.key.token != NONE).any(-1)
 
     @property
     def single(self) -> bool:
-        """True if no row of the changed sample is of several tokens; some may be padded."""
+        """True if some query row is of one token, and no row of query or key of the changed sample is of several."""
         rows = [each.token[self.blocks] for each in (self.query, self.key)]
         return bool((rows[0] >= 0).any()) and all(bool((each != SEVERAL).all()) for each in rows)
 
     @property
     def known(self) -> bool:
-        """True if each row of the changed sample is of one token; keys may be of none, as a learned key is."""
+        """True if each query row of the changed sample is of one token, and each key row of one or of none."""
         blocks = self.blocks
         query, key = self.query.token[blocks], self.key.token[blocks]
         return bool(blocks.any()) and bool((query >= 0).all()) and bool((key != SEVERAL).all())
 
 
 def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> Provenance | None:
-    """The tokens of the rows of one attention; None where a call took another way."""
+    """Return the tokens of the rows of one attention.
+
+    None if no token was changed, or if a call with a changed token ran other operations or had operands of other
+    shapes.
+
+    Args:
+        observed: the attention.
+        measured: one dependency for each input whose tokens were changed: x, then the context.
+    """
     changed: list[Operands] = [taken for each in measured for taken in each.operands[1:]]
     places = (observed.layout.scores.place, observed.layout.context.place)
     if not changed or any(place not in taken for taken in changed for place in places):
@@ -190,7 +207,10 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
 
 
 def _by_columns(felt: Tensor) -> bool:
-    """True if each token moves the column of its place, in every row that moves."""
+    """Return True if token i changes column i and no other, in every row that changes; False if none changes.
+
+    `felt`: bool (tokens, blocks, rows, columns), where a token changes an operand.
+    """
     mine = felt[:, felt.any(0).any(-1).any(-1)]
     own = torch.eye(len(felt), dtype=torch.bool)[:, None, None]
     return (
@@ -199,9 +219,10 @@ def _by_columns(felt: Tensor) -> bool:
 
 
 def _uneven(token: Tensor) -> Tensor:
-    """Return True for blocks that were cut out of a row of all heads.
+    """Return bool (blocks, len), True for each block that was cut out of a row of all heads.
 
-    Such a block holds some tokens more often than others, or other tokens than other blocks do several times.
+    Such a block holds some tokens more often than others. All blocks are True if two hold different tokens and one
+    holds its tokens several times. Blocks with a row that is not of one token are left out (False).
     """
     found = torch.zeros_like(token, dtype=torch.bool)
     sets = []

@@ -1,10 +1,8 @@
 """Record what a call computes, operation by operation, and which number came from which.
 
-A `DispatchMode` sees every operation below autograd, whatever the code above looks like:
-`nn.MultiheadAttention`, einsum, `F.linear` with a slice of a weight, one projection for all heads.
-Next to each storage lies a shadow of tags: for every number, the element of the last product, or of the input, that
-it stands for. Views share the storage and so the shadow; an operation in place writes through. Data movement and
-elementwise operations propagate the tags.
+A `DispatchMode` sees every operation below autograd, whatever the code above looks like. Next to each storage lies a
+shadow of tags: for every number, the element of the last product, or of the input, that it stands for. Views share the
+storage and so the shadow; an operation in place writes through. Data movement and elementwise operations copy tags.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +41,7 @@ class Tags(NamedTuple):
     gain: Tensor
 
     def each(self, apply: Callable[[Tensor], Tensor]) -> "Tags":
-        """Return the tags with a function applied to each channel."""
+        """Return new tags: a function applied to each of the three tensors."""
         return Tags(*(apply(channel) for channel in self))
 
 
@@ -52,19 +50,19 @@ class Node:
     """An operation whose numbers get tags of their own.
 
     Attributes:
-        kind: "input", "product" (both sides depend on the input), "fused", "linear" (one side does not), "summed" (a
-            sum over numbers of a product) or "other".
-        name: of the operation.
-        index: what tags call it.
-        place: its number among all operations of the call.
-        base: the tag of its first element.
-        storage: where its numbers lie.
-        output: what it gave; of a product, without what was added.
-        operands: what it multiplied; query, key and value of a fused one.
-        tags: of the operands.
+        kind: "input", "product" (both sides depend on the input), "fused" (attention), "linear" (one side depends on
+            the input), "summed" (a sum over numbers of a product) or "other".
+        name: the operation.
+        index: the number of the node, from 1, as in `Tags.node`.
+        place: the number of the operation in the call.
+        base: the tag of its first element; the next elements follow.
+        storage: of the output.
+        output: a copy of the result; of a product, without an added bias.
+        operands: copies of its factors, or of query, key and value; of "summed" and "other", of the tagged inputs.
+        tags: of each operand; None for one that does not depend on the input.
         storages: of the operands.
-        constant: which operand of a "linear" does not depend on the input.
-        options: of a fused one; `dim` of a sum, None of all axes.
+        constant: the index of the operand of a "linear" that does not depend on the input; None for another kind.
+        options: keywords of a fused call; `dim` of a sum, None for all axes.
     """
 
     kind: str
@@ -83,10 +81,10 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class ScoreStep:
-    """An operation on numbers of a product: what came out, and for which of its elements.
+    """An operation on numbers of a product: its result `value`, and the `tags` of that result.
 
-    `other` says what else went in: "number", "constant", "parameter", "random", "input" or ""; `source` and `result`
-    are the storages that it read and wrote.
+    `other` is the other operand: "number", "constant", "parameter", "random", "input" or ""; `source` and `result` are
+    the storages that it read and wrote; `dim` is that of a softmax, else None.
     """
 
     name: str
@@ -100,7 +98,7 @@ class ScoreStep:
 
 
 class Drop(NamedTuple):
-    """Random numbers that met numbers of some nodes; with before and after where they are whole."""
+    """A random operation on numbers of `nodes`: whole copies of the tensor `before` and `after` it."""
 
     place: int
     nodes: frozenset[int]
@@ -109,12 +107,12 @@ class Drop(NamedTuple):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return the address of a tensor's storage."""
+    """Return the address of a tensor's storage; views of one storage have the same one."""
     return tensor.untyped_storage().data_ptr()
 
 
 class Recorder(Operations):
-    """Record a call; `inputs` are what it depends on, `parameters` names by storage, `buffers` its other tensors."""
+    """Record a call in `nodes`, `steps`, `drops`; `inputs` are what it depends on, `parameters` names by storage."""
 
     def __init__(
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
@@ -136,7 +134,7 @@ class Recorder(Operations):
                 self._begin("input", "", tensor)
 
     def tags(self, tensor: Tensor) -> Tags | None:
-        """Return the tags of a tensor, in its shape; None if it does not depend on the input, or holds no numbers."""
+        """Return views of a tensor's tags, in its shape; None if untagged, empty, not strided, an integer or a bool."""
         strided = tensor.layout is torch.strided and tensor.numel()
         shadow = self._shadow.get(storage_of(tensor)) if strided else None
         if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):
@@ -145,7 +143,7 @@ class Recorder(Operations):
         return shadow.each(lambda channel: channel.as_strided(*place))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation, and record it."""
+        """Run an operation, record it and return its result; if its tags cannot be followed, new ones start."""
         before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
         output = func(*args, **kwargs)
         leaves = (each for each in tree_leaves(output) if isinstance(each, Tensor))
@@ -167,7 +165,7 @@ class Recorder(Operations):
         outputs: list[Tensor],
         before: Tensor | None,
     ) -> None:
-        """Compute the tags of an operation's outputs from those of its inputs."""
+        """Write an output's tags into its shadow, made from those of the inputs; add nodes, steps and drops."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -225,18 +223,18 @@ class Recorder(Operations):
             self.steps.append(ScoreStep(name, self.count, value, kept, *ends, dim=dim, other=other))
 
     def _whole(self, part: Tensor) -> tuple[Tensor, Tags]:
-        """All numbers that lie where these do, with their tags."""
+        """Return copies of all numbers in the storage of a tensor, flat, and of their tags."""
         whole = part.detach().new_empty(0).set_(part.untyped_storage()).clone()
         return whole, self._shadow[storage_of(part)].each(torch.clone)
 
     def _of_product(self, tags: Tags) -> bool:
-        """Return True if a tag is that of a product of two matrices."""
+        """Return True if any tag is of a product of two matrices that depend on the input, or of a fused attention."""
         return bool((self._ranks[tags.node + 1] > 1).any())
 
     def _other(
         self, args: tuple[Any, ...], others: list[Tensor], sides: list[Tensor], chance: bool
     ) -> str:
-        """The other operand of a step, next to the numbers of the product."""
+        """Return the kind of a step's other operand, as in `ScoreStep.other`; "" if there is none."""
         if chance:
             return "random"
         if any(any(each is side for side in sides) for each in others):
@@ -250,7 +248,7 @@ class Recorder(Operations):
     def _moved(
         self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> Tags | None:
-        """The tags of what an operation gives; None where none of its numbers is one that went in."""
+        """Return the output's tags without writing them; None if its numbers are new, as those of a sum or a sort."""
         nothing = Tags(*(torch.zeros(output.shape, dtype=dtype) for dtype in CHANNELS))
         if name in ("copy_", "fill_", "zero_"):
             source = self.tags(args[1]) if isinstance(args[-1], Tensor) else None
@@ -267,6 +265,7 @@ class Recorder(Operations):
         if name in MOVES:
 
             def channel(which: int, each: Any) -> Any:
+                """Return one channel of a floating tensor's tags, zeros if untagged; any other argument unchanged."""
                 if not isinstance(each, Tensor) or not each.is_floating_point():
                     return each
                 tags = self.tags(each)
@@ -289,7 +288,7 @@ class Recorder(Operations):
         return total.each(lambda channel: channel.expand(output.shape))
 
     def _either(self, one: Tags, other: Tags) -> Tags:
-        """The tags of a number made of two: those of the product, if only one of them is of one."""
+        """Return the tags of a number made of two: the product's if one is of a product, MIXED where equals differ."""
         one_rank, other_rank = self._ranks[one.node + 1], self._ranks[other.node + 1]
         first = one_rank > other_rank
         second = other_rank > one_rank
@@ -306,7 +305,7 @@ class Recorder(Operations):
         )
 
     def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
-        """The tags, with what whole rows were multiplied by; NaN for what is learned."""
+        """Return the tags, gains times the factor of a mul, div or neg by a number per row; NaN if learned."""
         if name in ("neg", "neg_"):
             return tags._replace(gain=-tags.gain)
         if name not in SCALINGS or len(args) < 2:
@@ -322,7 +321,7 @@ class Recorder(Operations):
     def _multiply(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> None:
-        """Begin a node for a product, or for a fused attention call."""
+        """Add a node: fused, linear if one side has no tags, else product; for addmm and baddbmm also a step."""
         if name.startswith(FUSED):
             names = ("dropout_p", "is_causal")
             options = dict(zip(names, args[3:], strict=False)) | kwargs
@@ -354,7 +353,7 @@ class Recorder(Operations):
         constant: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Node:
-        """A node, whose numbers stand for themselves."""
+        """Add and return a node of copies of `value` (or `output`) and operands; give `output` new tags."""
         node = Node(
             kind,
             name,
@@ -380,7 +379,7 @@ class Recorder(Operations):
         return node
 
     def _write(self, output: Tensor, tags: Tags) -> None:
-        """Store the tags of an output in the shadow of its storage."""
+        """Write tags into the shadow of an output's storage, made if there is none; complex ones become MIXED."""
         parts = 1 + output.is_complex()
         place = storage_of(output)
         if place not in self._shadow:
@@ -394,7 +393,7 @@ class Recorder(Operations):
 
 
 def _geometry(tensor: Tensor, part: int = 0) -> tuple[Any, Any, Any]:
-    """Size, strides and offset in the storage of a tensor, in real numbers."""
+    """Return size, strides and offset of a tensor in its storage, in real numbers; part 1 is imaginary."""
     parts = 1 + tensor.is_complex()
     stride = tuple(parts * each for each in tensor.stride())
     return tensor.size(), stride, parts * tensor.storage_offset() + part

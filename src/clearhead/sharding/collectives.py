@@ -30,7 +30,9 @@ PATIENCE = 1.0
 
 @contextmanager
 def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
-    """Say what was waited for, where a rank is gone or too slow; and leave no thread with the tensors.
+    """Turn a RuntimeError of the process group in the block into a RankError that says what was waited for.
+
+    Afterwards it waits up to PATIENCE seconds, until no thread of the process group references the tensors.
 
     Args:
         what: what the other ranks send.
@@ -56,7 +58,7 @@ def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
 
 
 def _holders(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the number of references to each tensor on the CPU, from Python and C++.
+    """Return the number of references to each tensor on the CPU, from Python and C++; other tensors are left out.
 
     References of a loop variable count too, so counts are only comparable within one loop.
     """
@@ -64,7 +66,10 @@ def _holders(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
-    """Return the tensors of all ranks, of equal shape, stacked along a new first axis; without gradients."""
+    """Return the tensors of all ranks, of equal shape, stacked along a new first axis; without gradients.
+
+    `what` is the name of the tensors, for the RankError if a rank is lost.
+    """
     world = dist.get_world_size(group)
     gathered = tensor.new_empty(world, *tensor.shape)
     sent, received = tensor.contiguous().detach(), gathered.flatten(0, 1)
@@ -74,9 +79,17 @@ def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
 
 
 def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str) -> Tensor:
-    """Send rows of the first axis to each rank, and return the rows received, in the order of the ranks.
+    """Send rows of the first axis to each rank; return the rows received, in the order of the ranks, detached.
 
-    The result has no gradient.
+    Args:
+        tensor: the rows for each rank in turn.
+        sent: the number of rows for each rank.
+        received: the number of rows from each rank.
+        group: the process group.
+        what: what is sent, for errors.
+
+    Raises:
+        RankError: code `across.lost`.
     """
     result = tensor.new_empty(sum(received), *tensor.shape[1:])
     given = tensor.contiguous().detach()
@@ -86,14 +99,17 @@ def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, w
 
 
 class GatherRows(torch.autograd.Function):
-    """The rows of all ranks along the first axis, rank after rank; backward sums those of this rank.
+    """The rows of all ranks along the first axis, rank after rank; backward sums the gradients of this rank's rows.
 
-    Ranks have different numbers of rows. PyTorch's gather wants one: rows are padded to the most.
+    Ranks may have different numbers of rows. PyTorch's gather wants one: rows are padded to the most.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], group: Any, what: str) -> Tensor:
-        """Return the rows of all ranks, in the order of the ranks; rank r has counts[r] of them."""
+        """Return the rows of all ranks, in the order of the ranks; rank r has counts[r] of them.
+
+        `what` names the rows in errors. Raises RankError, code `across.lost`, if a rank is lost.
+        """
         ctx.counts, ctx.group, ctx.what, ctx.dtype = counts, group, what, rows.dtype
         most = max(counts)
         padded = rows
@@ -109,7 +125,7 @@ class GatherRows(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradient of this rank's rows, summed over the ranks."""
+        """Return the gradient of this rank's rows, summed over the ranks in order; None for the other inputs."""
         rank = dist.get_rank(ctx.group)
         mine = [ctx.counts[rank]] * len(ctx.counts)
         # In the precision of sums, and in the order of the ranks, so that every run gives the same.
@@ -124,7 +140,10 @@ class SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
-        """Return the sum of the tensors of all ranks."""
+        """Return the sum of the tensors of all ranks, of the same shape and dtype; `what` names it in errors.
+
+        Raises RankError, code `across.lost`, if a rank is lost.
+        """
         ctx.group, ctx.what = group, what
         return _summed(tensor, group, what)
 
@@ -133,12 +152,15 @@ class SumOverRanks(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the sum of the gradients of all ranks."""
+        """Return the sum of the gradients of all ranks, and None for the other inputs."""
         return _summed(grad, ctx.group, f"the gradients of {ctx.what}"), None, None
 
 
 def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:
-    """Return the sum of a tensor over the ranks, accumulated in the precision of sums."""
+    """Return the sum of a tensor over the ranks, accumulated upcast, in the tensor's dtype; a new tensor.
+
+    Raises RankError, code `across.lost`, if a rank is lost.
+    """
     # In the precision of sums.
     total = stages.upcast(tensor).clone(memory_format=torch.contiguous_format)
     with waiting_for(what, total):

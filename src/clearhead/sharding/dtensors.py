@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,13 +16,16 @@ T = TypeVar("T")
 
 
 def is_dtensor(tensor: object) -> bool:
-    """Return True for a DTensor; the module of DTensor is not imported, because that takes long."""
+    """Return True for a DTensor; its module is not imported, because that takes long.
+
+    Without it nothing is a DTensor.
+    """
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def check_plain(query: object, others: Sequence[object], beside: str) -> None:
-    """Raise an error for DTensors mixed with plain tensors, before a computation starts.
+    """Raise an error unless query, key and value are all plain, or all DTensors without options in `beside`.
 
     Args:
         query: of a call without `across=`.
@@ -43,10 +46,15 @@ def check_plain(query: object, others: Sequence[object], beside: str) -> None:
 
 
 def local_tokens(name: str, tensor: T, held: Sharding) -> T:
-    """This rank's tokens of a DTensor (…, tokens, dim); anything else as it is.
+    """Return this rank's tokens of a DTensor (…, tokens, dim); any other object unchanged.
+
+    Args:
+        name: the name of the argument, for the error.
+        tensor: the argument.
+        held: the sharding of its tokens.
 
     Raises:
-        ArgumentError: code `across.dtensor`, for one that does not lie as the sharding says.
+        ArgumentError: code `across.dtensor`, if its placement differs from the sharding.
     """
     if not is_dtensor(tensor):
         return tensor
@@ -61,8 +69,8 @@ def local_tokens(name: str, tensor: T, held: Sharding) -> T:
     return given.to_local()
 
 
-def _mismatches(tensor: Any, held: Sharding) -> Any:
-    """Yield the reasons why a DTensor is not distributed as a sharding describes."""
+def _mismatches(tensor: Any, held: Sharding) -> Iterator[str]:
+    """Yield the reasons why a DTensor (…, tokens, dim) is not distributed as a sharding describes; nothing if it is."""
     placements, mesh, axis = tensor.placements, tensor.device_mesh, tensor.ndim - 2
     if mesh.ndim != 1:
         yield f"its mesh has {mesh.ndim} dimensions, and must have one"
@@ -81,7 +89,10 @@ def _mismatches(tensor: Any, held: Sharding) -> Any:
 
 
 def as_given(tensor: Tensor, given: object, held: Sharding) -> Tensor:
-    """Return this rank's tokens of a result, as a DTensor if the argument was one."""
+    """Return this rank's tokens of a result, (…, tokens of the rank, dim), as a DTensor if `given` was one.
+
+    Otherwise the tensor is returned unchanged. Nothing is sent.
+    """
     if not is_dtensor(given):
         return tensor
     from torch.distributed.tensor import DTensor, Shard

@@ -32,13 +32,13 @@ class MatrixPart(NamedTuple):
     """The place of a problem in the whole matrix.
 
     Attributes:
-        rows: int64, (query_len,): which query each is in all; None for all of them.
+        rows: int64, (query_len,): the index of each query in the whole matrix; None for all of them.
         columns: the same for the keys.
         heads: the same for the heads.
-        seed: of dropout, which draws by place.
+        seed: of dropout, which is drawn by position; None without dropout.
         sharding: of the queries, where statistics are summed over the ranks; else None.
-        rounds: by which the keys of the ranks come here, where no rank has them all; the key of the
-            problem then has the right size and no numbers. Else None.
+        rounds: the ring by which the keys of the ranks come here, where no rank has them all; the key of the
+            problem then has the right size and no data. Else None.
     """
 
     rows: Tensor | None = None
@@ -49,9 +49,9 @@ class MatrixPart(NamedTuple):
     rounds: "Rounds | None" = None
 
     def head_numbers(self, head: Tensor) -> Tensor:
-        """Return the indices in the whole matrix of heads of this part."""
+        """Return heads, int64 indices into this part, as indices into the whole matrix; unchanged if it has all."""
         return head if self.heads is None else self.heads.to(head.device)[head]
 
     def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices in the whole matrix of queries and keys of this part."""
+        """Return query and key indices into this part as indices into the whole matrix; unchanged where it has all."""
         return places_in_whole(self.rows, self.columns, query, key)

@@ -51,7 +51,7 @@ class Sharding(Drawn):
         world: the number of ranks.
         rank: this one.
         group: the process group; None for a plan without processes.
-        how: the way to communicate, "gather", "ring" or "heads".
+        how: the method of communication, "gather", "ring" or "heads".
 
     Example:
         >>> import torch, clearhead as ch
@@ -71,7 +71,7 @@ class Sharding(Drawn):
         self.world, self.rank, self.group = len(self.counts), rank, group
 
     def positions_of(self, rank: int) -> Tensor:
-        """The tokens of a rank, int64, (tokens of the rank,).
+        """Return the positions of a rank's tokens in the text, int64, (tokens of the rank,), on the CPU; do not modify.
 
         Raises:
             ArgumentError: code `across.no-rank`.
@@ -105,12 +105,12 @@ class Sharding(Drawn):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that is equal on two ranks only if they have the same layout."""
+        """A hash, 16 hexadecimal digits, that is equal on two ranks only if they have the same layout."""
         numbers = torch.cat([self._order, torch.tensor(self.counts, dtype=torch.int64)])
         return hashlib.sha256(bytes_of(numbers)).hexdigest()[:16]
 
     def shard(self, tensor: Tensor, dim: int = -2) -> Tensor:
-        """Take this rank's tokens of a tensor of all tokens.
+        """Return this rank's tokens of a tensor of all tokens, a copy, in the order of `positions`.
 
         Args:
             tensor: (…, tokens, dim), the same on every rank.
@@ -123,7 +123,7 @@ class Sharding(Drawn):
         return tensor.index_select(dim, self.positions.to(tensor.device))
 
     def gather(self, tensor: Tensor, dim: int = -2) -> Tensor:
-        """Put the tokens of all ranks back in their order; every rank gets all of them.
+        """Return the tokens of all ranks in the order of the text, on every rank; every rank must call it.
 
         The gradient of each token is the sum over the ranks.
 
@@ -133,10 +133,12 @@ class Sharding(Drawn):
 
         Raises:
             ShapeError: code `across.rows`, for another number of tokens, on every rank.
+            ArgumentError: code `across.group`, for a plan without processes.
             RankError: codes `across.rank`, `across.differ`, `across.lost`.
         """
 
         def check() -> tuple[None, str]:
+            """Check the tokens of the tensor; return None and a text of its sizes, dtype and gradients."""
             self.check_rows(tensor, dim, self.count, f"rank {self.rank} has")
             sizes = list(tensor.shape)
             sizes[dim] = -1
@@ -147,7 +149,10 @@ class Sharding(Drawn):
         return self.gather_unchecked(tensor, dim, "a tensor")
 
     def gather_unchecked(self, tensor: Tensor, dim: int, what: str) -> Tensor:
-        """Return the tokens of all ranks, as `gather`, without comparing the calls of the ranks first."""
+        """Return what `gather` does, without comparing the calls of the ranks first.
+
+        `what` names the tensor in errors.
+        """
         if self.world == 1:
             rows = tensor.movedim(dim, 0)
         else:
@@ -156,11 +161,11 @@ class Sharding(Drawn):
         return self.in_order(rows).movedim(0, dim)
 
     def in_order(self, rows: Tensor) -> Tensor:
-        """Permute the first axis from the order of the ranks to the order of the text."""
+        """Permute the first axis from the order of the ranks to the order of the text; unchanged if they are equal."""
         return rows if self.is_in_order else rows.index_select(0, self._place.to(rows.device))
 
     def by_rank(self, rows: Tensor) -> Tensor:
-        """Permute the first axis from the order of the text to the order of the ranks."""
+        """Permute the first axis from the order of the text to the order of the ranks; unchanged if they are equal."""
         return rows if self.is_in_order else rows.index_select(0, self._order.to(rows.device))
 
     @cached_property
@@ -169,14 +174,17 @@ class Sharding(Drawn):
         return bool((self._order.diff() == 1).all())
 
     def sum(self, tensor: Tensor, what: str = "sums") -> Tensor:
-        """Return the sum of a tensor over the ranks, on every rank; differentiable."""
+        """Return the sum of a tensor over the ranks, on every rank, with gradients; the tensor itself for one rank.
+
+        Raises ArgumentError for a plan without processes.
+        """
         if self.world == 1:
             return tensor
         self._check_group()
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a random seed drawn on rank 0, equal on every rank."""
+        """Return a random seed drawn on rank 0, equal on every rank; each advances its generator and must call it."""
         # Every rank draws, so that their generators stay in step.
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
@@ -184,18 +192,18 @@ class Sharding(Drawn):
         return int(drawn)
 
     def agree(self, make: Callable[[], tuple[T, str]], beside: object = None) -> T:
-        """Run a check on every rank, and raise on all of them if one fails or they differ.
+        """Run a check on every rank and return its result; raise on all of them if one fails or they differ.
 
         A rank that raises alone would leave the others waiting, and where sizes differ a process
         group ends the process.
 
         Args:
-            make: what returns a result, and a text that must be the same on all ranks.
-            beside: a tensor of the call, which tells the device of what is sent.
+            make: returns a result, and a text that must be the same on all ranks; it must not communicate.
+            beside: a tensor of the call, whose device is used for the message with nccl.
 
         Raises:
-            ClearheadError: that of `make`.
-            RankError: codes `across.rank`, if it failed on another rank, and `across.differ`.
+            ClearheadError: that of `make`, and code `across.group` for a plan without processes.
+            RankError: codes `across.rank`, if it failed on another rank, `across.differ` and `across.lost`.
         """
         failed, made, text = None, None, ""
         try:
@@ -215,7 +223,7 @@ class Sharding(Drawn):
         return made[0]
 
     def _texts(self, text: str, beside: object) -> list[str]:
-        """Return the text of every rank; a text that is too long is cut and ends in its hash."""
+        """Return the text of every rank; a text of more than MESSAGE bytes is cut and ends in its hash."""
         sent = text.encode()
         if len(sent) > MESSAGE:
             digest = hashlib.sha256(sent).hexdigest()[:16].encode()
@@ -228,7 +236,7 @@ class Sharding(Drawn):
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
     def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
-        """Raise ShapeError unless a tensor has `tokens` tokens along `dim`; `who` begins the message."""
+        """Raise an error unless `tensor` is a tensor with `tokens` tokens along `dim`; `who` begins the message."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         axis = as_int(dim)
@@ -240,7 +248,7 @@ class Sharding(Drawn):
             )
 
     def _check_group(self) -> None:
-        """Raise ArgumentError if the sharding is a plan without processes."""
+        """Raise ArgumentError, code `across.group`, if the sharding is a plan without processes."""
         if self.group is None:
             raise ArgumentError(
                 "across.group",
@@ -256,7 +264,7 @@ class Sharding(Drawn):
 
 
 def _compare(texts: list[str], rank: int) -> None:
-    """Raise RankError if a rank refused the call, or if the ranks' descriptions of it differ."""
+    """Raise RankError if the text of a rank says that it refused the call, or if one differs from that of `rank`."""
     failed = [(place, text[17:]) for place, text in enumerate(texts) if text.startswith(REFUSES)]
     if failed:
         place, text = failed[0]
@@ -273,7 +281,7 @@ def _compare(texts: list[str], rank: int) -> None:
 
 
 def _difference(mine: str, other: str, rank: int, place: int) -> str:
-    """Return a message with the first parts in which two descriptions differ, separated by commas."""
+    """Return a message with the first parts in which two descriptions differ, separated by commas; never the layout."""
     parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
     for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
         if one != another and not one.startswith("layout"):
@@ -293,7 +301,7 @@ def across(
     layout: str | Sequence[Tensor] = "balanced",
     how: str = "gather",
 ) -> Sharding:
-    """Share the tokens of a text among the ranks of a process group.
+    """Return the sharding of a text's tokens among the ranks of a process group.
 
     Nothing is sent. Every rank makes it with the same arguments, and gives it to `attend`, `plan`,
     `AttentionMatrix` and the layers as `across=`. Any number of tokens goes, also fewer than ranks.
@@ -308,7 +316,7 @@ def across(
         layout: "balanced" gives every rank as many visible pairs, within one hundredth or a token;
             "contiguous" runs of neighbours; "zigzag" a run from the beginning and one from the end
             (https://arxiv.org/abs/2407.21783). Or the positions of each rank, a tensor each.
-        how: the way to communicate. "gather": every rank gets all keys and values, in
+        how: the method of communication. "gather": every rank gets all keys and values, in
             portions of key heads. "ring": keys and values go round, a block at a time, so that no
             rank ever has all of them. "heads": tokens are changed for heads and back, so that every
             rank computes some heads of all tokens.
@@ -348,7 +356,7 @@ def across(
 
 
 def _read_world(world: object, rank: object) -> tuple[int, int]:
-    """Return the number of ranks and this rank as integers, or raise ArgumentError."""
+    """Return the number of ranks and this rank as integers; raise ArgumentError, code `across.world`, for others."""
     ranks, place = as_int(world), as_int(rank)
     if ranks is None or not 1 <= ranks <= MOST_RANKS or place is None or not 0 <= place < ranks:
         hint = " torch.distributed.group.WORLD is None until init_process_group."
@@ -361,7 +369,7 @@ def _read_world(world: object, rank: object) -> tuple[int, int]:
 
 
 def _read_mesh(mesh: object) -> tuple[Any, int, int]:
-    """The group of a mesh of one dimension or of a process group, its size, and this rank.
+    """Return the group of a mesh of one dimension or of a process group, its size, and this rank.
 
     Raises:
         ArgumentError: codes `across.mesh` and `across.group`.

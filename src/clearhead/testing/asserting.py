@@ -19,7 +19,7 @@ def assert_attention(
     Args:
         subject: as for `check`.
         seed: of the inputs; None is that of `pytest --clearhead-seed`, or 0.
-        allow_unverified: let pass what is not judged; a mistake fails all the same.
+        allow_unverified: do not fail for anything that is not judged; a mistake fails all the same.
         arguments: as for `check`; takes= must be among them.
 
     Raises:

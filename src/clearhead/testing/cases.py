@@ -59,7 +59,7 @@ class ConformanceCase:
 
     @property
     def name(self) -> str:
-        """The name of the case, by which `pytest -k` finds it."""
+        """The name of the case, such as "causal-7x11-float32": features, variant if any, lengths and dtype."""
         parts = ["+".join(self.features) or "plain"]
         parts += [self.variant] if self.variant else []
         parts += [f"{self.sizes.query_len}x{self.sizes.kv_len}", _bare(self.dtype)]
@@ -105,7 +105,11 @@ class ConformanceCase:
             raise unittest.SkipTest(f"refused: {refusal}") from refusal
 
     def _ask(self) -> None:
-        """Compare the outputs with the definition in float64."""
+        """Compare context and logsumexp with the definition in float64.
+
+        Also check shape, dtype and that no argument is written. Raises AssertionError for the first that differs,
+        NotImplementedError if the attention refuses.
+        """
         # The function has tensors of its own, which it may write to.
         posed, own = self._posed(), self._posed()
         given, options = (self._moved(each) for each in (own.tensors, own.options))
@@ -126,13 +130,18 @@ class ConformanceCase:
                 self._fail(f"the caller's {name} is written to")
 
     def _ask_for_gradients(self) -> None:
-        """Compare the gradients with those of the definition in float64."""
+        """Compare the gradients with those of the definition in float64, computed on the CPU.
+
+        Raises AssertionError for the first that is wrong or missing, NotImplementedError if the attention refuses.
+        """
         posed = self._posed()
 
         def define(**tensors: Tensor) -> Tensor:
+            """Return the context by the definition."""
             return defined(posed, tensors)["context"]
 
         def ask(**tensors: Tensor) -> Tensor:
+            """Return the context of the attention; raise AssertionError for another shape, or if it has no gradient."""
             context = self._parts(self._call(tensors, posed.options))["context"]
             self._check_shape("the context", context, posed.grad)
             if not context.requires_grad:
@@ -157,7 +166,10 @@ class ConformanceCase:
     def _gradients(
         self, compute: Callable[..., Tensor], tensors: Mapping[str, Tensor], grad: Tensor
     ) -> dict[str, Tensor]:
-        """Return the gradients of the trained tensors, by name."""
+        """Return the gradients of query, key and value, and of bias and sinks if the features ask for them, by name.
+
+        Raises AssertionError if one of them gets no gradient. `grad` is that of the result of `compute`.
+        """
         trained = [
             name
             for name in tensors
@@ -177,7 +189,11 @@ class ConformanceCase:
         return dict(zip(trained, found, strict=True))
 
     def _ask_for_dropout(self) -> None:
-        """Check dropout with the identity as value, so that the context is the weights themselves."""
+        """Check dropout with the identity as value, so that the context is the weights themselves.
+
+        Raises AssertionError if the share of dropped weights is wrong, the same weights are dropped for many rows, or
+        the kept ones are not scaled by 1/(1 − share). The state of the generators is restored.
+        """
         posed = self._posed()
         batch, heads = posed.tensors["value"].shape[:2]
         identity = torch.eye(self.sizes.kv_len, dtype=self.dtype).expand(batch, heads, -1, -1)
@@ -208,25 +224,28 @@ class ConformanceCase:
         self._hold("the context", actual, weights, measured(weights, plain, self.dtype, FACTOR))
 
     def _posed(self) -> Posed:
-        """Return the inputs of the case, drawn from its seed."""
+        """Return the inputs of the case on the CPU, drawn from its seed; the same at each call, and with gradients."""
         drawn = [name for name in self.features if name not in UNDRAWN]
         own = zlib.crc32(f"{self.seed} {drawn} {self.variant} {tuple(self.sizes)}".encode())
         return pose(frozenset(self.features), self.variant, self.sizes, self.dtype, own)
 
     def _moved(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the tensors on the device of the case."""
+        """Return a new dict with the tensors on the device of the case; other values are unchanged."""
         return {
             name: each.to(self.device) if isinstance(each, Tensor) else each
             for name, each in given.items()
         }
 
     def _plain(self, posed: Posed) -> dict[str, Tensor]:
-        """Return the tensors of the plain computation; those of float64 are compared with float32."""
+        """Return the tensors for the plain computation in the dtype of the case; float32 instead of float64."""
         coarser = self.dtype == torch.float64
         return {name: each.float() if coarser else each for name, each in posed.tensors.items()}
 
     def _call(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
-        """Return the result of the attention."""
+        """Call the attention once, or in chunks for the feature "chunks", and return its result.
+
+        Raises NotImplementedError if the attention does; any other error becomes an AssertionError.
+        """
         moved = self._moved(options)
         if "chunks" in self.features:
             result, error = attempt(in_chunks, self.fn, tensors, moved)
@@ -241,7 +260,10 @@ class ConformanceCase:
         return result
 
     def _parts(self, found: Any) -> dict[str, Tensor]:
-        """Return the parts of the result by name."""
+        """Return the result as {"context": …}, and "logsumexp" if it is a feature.
+
+        AssertionError for anything but tensors.
+        """
         names = ("context", "logsumexp") if "logsumexp" in self.features else ("context",)
         parts = found if len(names) == 2 and isinstance(found, tuple | list) else (found,)
         if len(parts) != len(names) or not all(isinstance(each, Tensor) for each in parts):
@@ -251,12 +273,15 @@ class ConformanceCase:
         return dict(zip(names, parts, strict=True))
 
     def _check_shape(self, what: str, actual: Tensor, expected: Tensor) -> None:
-        """Fail if a result has another shape than expected."""
+        """Raise AssertionError if a result has another shape than expected."""
         if actual.shape != expected.shape:
             self._fail(f"{what} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}")
 
     def _hold(self, what: str, actual: Tensor, truth: Tensor, tolerance: Tolerance) -> None:
-        """Fail if a result is outside the tolerance, with the mistake if it is known."""
+        """Raise AssertionError if a result differs from the truth by more than the tolerance.
+
+        The text gives size and place.
+        """
         found = difference(actual, truth, tolerance)
         if found is None:
             return
@@ -264,18 +289,21 @@ class ConformanceCase:
         self._fail(f"{what}{between}{found.sentence}\n{found.where}")
 
     def _raised(self, error: Exception) -> Never:
-        """Raise an AssertionError for an exception of the attention."""
+        """Raise an AssertionError that is caused by an exception of the attention, with the case in its text."""
         text = f"{self.name}: raised {type(error).__name__}: {error}\n  case: {self}"
         raise AssertionError(text) from error
 
     def _fail(self, words: str) -> Never:
-        """Raise an AssertionError with the name of the case."""
+        """Raise an AssertionError with the name of the case, these words, and the case in full."""
         raise AssertionError(f"{self.name}: {words}\n  case: {self}")
 
 
 @contextmanager
 def _mode(fn: object, *, training: bool) -> Iterator[None]:
-    """Put a module into the mode of a case, and restore its own mode afterwards."""
+    """Put a module into train or eval mode in this block, and restore its own afterwards; a no-op for a function.
+
+    `train` sets the submodules too, in both directions.
+    """
     module = fn if isinstance(fn, nn.Module) else nn.Identity()
     before = module.training
     try:
@@ -286,7 +314,7 @@ def _mode(fn: object, *, training: bool) -> Iterator[None]:
 
 
 def _largest_of_weights(grad: Tensor, value: Tensor) -> float:
-    """Return the largest gradient with respect to a weight, grad · valueᵀ."""
+    """Return the largest absolute gradient with respect to a weight, grad · valueᵀ; NaN in the value counts as 0."""
     value = value.nan_to_num()
     if grad.ndim > 2:
         value = stages.repeat_kv_heads(value, grad.shape[-3])
@@ -294,7 +322,7 @@ def _largest_of_weights(grad: Tensor, value: Tensor) -> float:
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return all values of the tensors in one dimension."""
+    """Return all values of the tensors in one dimension, in their order."""
     return torch.cat([each.flatten() for each in tensors.values()])
 
 

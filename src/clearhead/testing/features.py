@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Feature:
-    """One thing that an attention may be able to do.
+    """A feature that an attention may support.
 
     Attributes:
-        needs: each is a choice of features of which one must be declared as well.
-        apart: features that never stand in a case together with this one.
-        with_others: whether it stands in cases together with other features.
+        needs: each entry is a choice of features, of which at least one must be declared as well.
+        apart: features that are never in a case together with this one.
+        with_others: False for a feature that is tested by itself only.
         lengths: (query_len, kv_len) of the cases for it alone.
     """
 

@@ -32,13 +32,13 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Posed:
-    """A call in full.
+    """A call in full, with tensors on the CPU.
 
     Attributes:
-        tensors: query, key, value, and bias and sinks where there are any.
-        options: the other keywords of the call.
-        visible: who may see whom, (…, query_len, kv_len), or None.
-        grad: of the context, for the way back.
+        tensors: query, key, value, and bias and sinks if the features include them.
+        options: the other keyword arguments of the call.
+        visible: bool, broadcastable to (…, query_len, kv_len), True for visible pairs; None if nothing is hidden.
+        grad: the gradient of the context, for the backward pass.
     """
 
     tensors: Mapping[str, Tensor]
@@ -62,7 +62,7 @@ def contract_of(features: frozenset[str], sizes: Sizes) -> Contract:
 
 
 def options_of(contract: Contract) -> dict[str, Any]:
-    """Return the keyword arguments by which a case declares its contract."""
+    """Return the keyword arguments causal, window, scale and softcap of a contract, without those that are not set."""
     names = ("causal", "window", "scale", "softcap")
     return {name: value for name in names if (value := getattr(contract, name))}
 
@@ -70,10 +70,14 @@ def options_of(contract: Contract) -> dict[str, Any]:
 def pose(
     features: frozenset[str], variant: str, sizes: Sizes, dtype: torch.dtype, seed: int
 ) -> Posed:
-    """Return the call that a case makes, on the CPU; the same for the same seed."""
+    """Return the call that a case makes, on the CPU; the same arguments give the same tensors.
+
+    The global generator is not used.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:
+        """Return a tensor of normal numbers from the generator of the case, in its dtype."""
         return torch.randn(shape, generator=generator).to(dtype)
 
     batch, heads, kv_heads, query_len, kv_len, dim, value_dim = sizes
@@ -104,7 +108,11 @@ def pose(
 
 
 def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the context by the definition, and the logsumexp if it is requested."""
+    """Return the context by the definition, and the logsumexp if the options request it, by name.
+
+    The tensors may be of another dtype than those of `posed`, whose options and visible pairs are used. Dropout is not
+    applied.
+    """
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     if query.ndim > 2:
         key, value = (stages.repeat_kv_heads(each, query.shape[-3]) for each in (key, value))
@@ -128,7 +136,8 @@ def in_chunks(
 ) -> Any:
     """Return the result of a function run on causal queries in chunks, concatenated.
 
-    The chunks have 1, 3, 1 and the remaining queries. Each chunk gets the keys up to its last query.
+    The chunks have 1, 3, 1 and the remaining queries. Each chunk gets the keys, and the part of bias and mask, up to
+    its last query. The result is the context, or (context, logsumexp) if the function returns a pair.
     """
     whole = tensors["query"].shape[-2]
     ends = [1, 4, 5, whole]
@@ -152,7 +161,7 @@ def in_chunks(
 def _leading(
     features: frozenset[str], variant: str, batch: int, heads: int, kv_heads: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the dimensions before the tokens, of the query, and of keys and values."""
+    """Return two tuples: the axes before (len, dim) of the query, and those of key and value; () for two dimensions."""
     if variant == "two-dims":
         return (), ()
     if "fewer_dims" in features:
@@ -163,7 +172,7 @@ def _leading(
 
 
 def _strided(tensor: Tensor) -> Tensor:
-    """Return the same numbers as a view of a larger tensor, with tokens before heads in memory."""
+    """Return the same numbers as a non-contiguous view of a larger tensor, with tokens before heads in memory."""
     wider = torch.cat([tensor, torch.full_like(tensor, torch.nan)], dim=-1)
     return wider.transpose(1, 2).contiguous().transpose(1, 2)[..., : tensor.shape[-1]]
 
@@ -171,7 +180,10 @@ def _strided(tensor: Tensor) -> Tensor:
 def _mask(
     features: frozenset[str], variant: str, sizes: Sizes, generator: torch.Generator
 ) -> Tensor | None:
-    """Return a mask in which each query sees a key, unless empty rows are tested; None without a mask."""
+    """Return a bool mask in which each query sees a key, unless empty rows are tested; None without a mask feature.
+
+    The shape is (batch, 1, 1, kv_len) for padding, else (batch, heads or 1, query_len, kv_len).
+    """
     batch, heads, _, query_len, kv_len, _, _ = sizes
     if "padding" in features:
         lengths = torch.tensor([kv_len, *[(kv_len + 1) // 2] * (batch - 1)])
@@ -198,7 +210,10 @@ def _mask(
 def _poison(
     tensors: Mapping[str, Tensor], features: frozenset[str], visible: Tensor | None
 ) -> None:
-    """Write NaN to keys and values that are hidden from every query, in place."""
+    """Write NaN to keys and values that are hidden from every query, in place.
+
+    Such are the middle key of a mask, the padding, the first key of a window, or the last one if causal.
+    """
     assert visible is not None
     kv_len = visible.shape[-1]
     if features & {"mask", "head_mask"}:

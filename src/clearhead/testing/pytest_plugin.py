@@ -14,7 +14,7 @@ _seeds: list[int | None] = []
 
 
 def seed() -> int:
-    """Return the seed of the command line, by default 0."""
+    """Return the seed of the innermost running pytest session; 0 if its command line has none."""
     return next((each for each in _seeds[-1:] if each is not None), 0)
 
 
@@ -40,7 +40,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Return the line with the seed, or None if it is the default."""
+    """Return the header line with the seed, or None if no seed was given."""
     given = config.getoption("clearhead_seed")
     return None if given is None else f"clearhead: seed {given}"
 
@@ -48,13 +48,13 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 # Not `wrapper=True`, which older versions of pytest do not know.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show a failed report without the frames of clearhead."""
+    """Use short tracebacks for a failed assertion of clearhead, so that the report is all that is shown."""
     with _in_short(item.config) if _is_report(call) else nullcontext():
         yield
 
 
 def _is_report(call: pytest.CallInfo[None]) -> bool:
-    """Return True if clearhead's assertion failed, not the code that it was about."""
+    """Return True if an assertion of clearhead.testing failed, and was not caused by an error of the tested code."""
     if call.excinfo is None or not call.excinfo.errisinstance(AssertionError):
         return False
     raised_by = call.excinfo.traceback[-1].frame.f_globals.get("__name__", "")
@@ -63,7 +63,7 @@ def _is_report(call: pytest.CallInfo[None]) -> bool:
 
 @contextmanager
 def _in_short(config: pytest.Config) -> Iterator[None]:
-    """Use short tracebacks in this block, unless another style was chosen."""
+    """Use short tracebacks in this block if the style is "auto"; restore the style afterwards."""
     style = config.option.tbstyle
     config.option.tbstyle = "short" if style == "auto" else style
     try:

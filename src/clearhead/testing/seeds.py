@@ -6,10 +6,10 @@ from clearhead.errors import ArgumentTypeError
 
 
 def chosen(seed: int | None) -> int:
-    """The seed that was given, or that of `pytest --clearhead-seed`, or 0.
+    """Return the seed if it is not None, else that of `pytest --clearhead-seed`, else 0.
 
     Raises:
-        ArgumentTypeError: code `seed.type`, for a seed that is no whole number.
+        ArgumentTypeError: code `seed.type`, for a seed that is no whole number (a bool is none).
     """
     if seed is None:
         # Without pytest nobody has loaded the plugin.

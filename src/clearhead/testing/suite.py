@@ -26,7 +26,7 @@ EMPTY = ((2, 0, 7), (2, 5, 0), (0, 5, 7))
 
 
 class Asked(NamedTuple):
-    """The parameters of a case: features, lengths and variant."""
+    """The parameters of a case: features, (query_len, kv_len) and variant; None for the default head dims."""
 
     features: tuple[str, ...]
     lengths: tuple[int, int]
@@ -46,7 +46,7 @@ def conformance(
     head_dims: Sequence[int] = HEAD_DIMS,
     seed: int | None = None,
 ) -> list[ConformanceCase]:
-    """The cases that an attention has to pass, for `pytest.mark.parametrize`.
+    """Return the cases that an attention has to pass, for `pytest.mark.parametrize`.
 
     The attention is called as fn(query, key, value), each (batch, num_heads, len, dim), with a
     keyword for each feature that the case asks for, and none else. It gives the context, (batch,
@@ -87,7 +87,7 @@ def conformance(
     by ten times) what the definition itself loses in the same dtype, and by rounding.
 
     Args:
-        fn: what is tested, a function or a module.
+        fn: the attention, a function or a module.
         features: names from the table.
         dtypes: all cases run in the first one; in the others each feature once.
         device: where the tensors are; the definition is computed on the CPU.
@@ -126,7 +126,10 @@ def conformance(
 def _asked(
     declared: Sequence[str], head_dims: Sequence[int], *, whole: bool, module: bool
 ) -> Iterator[Asked]:
-    """Yield every case for the declared features, and each again with gradients."""
+    """Yield every case for the declared features, and each again with gradients if these are declared and defined.
+
+    `whole` is False for the further dtypes, which get fewer lengths and no pairs; `module` adds the variant "in-eval".
+    """
     for each in itertools.chain(
         _plain(head_dims, whole), _alone(declared, head_dims, whole), _together(declared, whole)
     ):
@@ -144,7 +147,10 @@ def _asked(
 
 
 def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
-    """Yield the cases of plain attention."""
+    """Yield the cases of plain attention: lengths, then head dims, large scores and strides.
+
+    If not `whole`, there are three lengths only.
+    """
     for lengths in PLAIN if whole else (*PLAIN[:2], EDGE):
         yield Asked((), lengths)
     for dim in head_dims[1:]:
@@ -154,7 +160,10 @@ def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
 
 
 def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
-    """Yield the cases of each feature by itself, with the features that it needs."""
+    """Yield the cases of each feature by itself, with the features that it needs; none for the gradients.
+
+    `whole` asks for all lengths of a feature, else for its last.
+    """
     for name in declared:
         if name.endswith("gradients"):
             continue
@@ -174,7 +183,7 @@ def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> It
 
 
 def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
-    """Yield the variants of the case of one feature."""
+    """Yield the case of one feature and its variants; for "value_width" only variants, one for each other head dim."""
     features = set(asked.features)
     if "value_width" in features:
         for dim in head_dims[1:] or [2 * head_dims[0]]:
@@ -190,7 +199,10 @@ def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
 
 
 def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
-    """Yield the cases of pairs of features, and of as many at once as are compatible."""
+    """Yield the cases of pairs of features (if `whole`), and of all that are compatible, with and without "chunks".
+
+    A pair that is a case of one of its features already is left out, and "all" needs at least three.
+    """
     others = [name for name in declared if FEATURES[name].with_others]
     for pair in itertools.combinations(others, 2) if whole else ():
         if apart(*pair):
@@ -213,7 +225,10 @@ def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
 
 
 def _closed(features: Sequence[str], declared: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the features with each declared choice of the features that they need."""
+    """Yield the features with each declared choice of the features that they need, in the declared order.
+
+    Nothing is yielded if a need has no declared feature that is compatible.
+    """
     open_needs = [
         need
         for name in features
@@ -229,7 +244,10 @@ def _closed(features: Sequence[str], declared: Sequence[str]) -> Iterator[tuple[
 
 
 def _fitting(features: Sequence[str], lengths: tuple[int, int]) -> tuple[int, int]:
-    """Return lengths that the features allow: square for "chunks", more queries than keys for "empty_rows" alone."""
+    """Return lengths that the features allow: equal ones for "chunks", more queries than keys for "empty_rows" alone.
+
+    "empty_rows" is alone if no mask is among the features. Other lengths are returned unchanged.
+    """
     query_len, kv_len = lengths
     if "chunks" in features:
         return lengths if query_len == kv_len else SQUARE
@@ -239,7 +257,7 @@ def _fitting(features: Sequence[str], lengths: tuple[int, int]) -> tuple[int, in
 
 
 def _has_gradients(asked: Asked) -> bool:
-    """Return True if gradients can be checked."""
+    """Return True if the gradients of a case are defined: no dropout, no empty axis, and no query that sees a NaN."""
     features = set(asked.features)
     if features & {"dropout", "empty_axes"}:
         return False
@@ -250,7 +268,7 @@ def _has_gradients(asked: Asked) -> bool:
 
 
 def _sizes(asked: Asked, head_dims: Sequence[int]) -> Sizes:
-    """Return the sizes of a case."""
+    """Return the sizes of a case: 3 heads, or 6 query heads and 2 (or 1) key heads for "grouped"."""
     heads, kv_heads = (6, 2) if "grouped" in asked.features else (3, 3)
     if asked.variant == "one-key-head":
         kv_heads = 1
@@ -261,7 +279,11 @@ def _sizes(asked: Asked, head_dims: Sequence[int]) -> Sizes:
 
 
 def _checked(fn: object, features: object) -> tuple[str, ...]:
-    """Return the declared features in the order of the table; raise if they are not valid."""
+    """Return the declared features in the order of `FEATURES`.
+
+    Raises ArgumentTypeError if fn is not callable or features is no collection of names, and ArgumentError for an
+    unknown feature or one without a feature that it needs.
+    """
     if not callable(fn):
         raise ArgumentTypeError(
             "conformance.fn",
@@ -291,7 +313,7 @@ def _checked(fn: object, features: object) -> tuple[str, ...]:
 
 
 def _device(device: object) -> torch.device:
-    """Return the device, or raise ArgumentError."""
+    """Return the device; raise ArgumentError if PyTorch does not know it. Whether it is available is not checked."""
     try:
         return torch.device(device)  # type: ignore[arg-type]
     except (RuntimeError, TypeError) as error:
@@ -302,7 +324,7 @@ def _device(device: object) -> torch.device:
 
 
 def _check_numbers(dtypes: object, head_dims: object) -> None:
-    """Raise ArgumentError unless dtypes and head dims are valid."""
+    """Raise ArgumentError unless dtypes (floating) and head dims (positive) are sequences with at least one entry."""
     if not isinstance(dtypes, Sequence) or not dtypes or not set(dtypes) <= set(DTYPES):
         raise ArgumentError(
             "conformance.dtypes",

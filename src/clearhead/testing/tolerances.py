@@ -22,7 +22,10 @@ class Difference:
 
 
 def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Difference | None:
-    """Return how a result exceeds the tolerance, or has NaN or infinity in other places; None if it does not."""
+    """Return how a result exceeds the tolerance, or has NaN or infinity in other places; None if it does neither.
+
+    Places are compared first. The two tensors have the same shape, on any devices; empty ones do not differ.
+    """
     truth, dtype = reference64.detach().cpu(), actual.dtype
     actual = actual.detach().cpu().double()
     finite = truth.isfinite()
@@ -60,7 +63,7 @@ def assert_no_worse(
             ≤ factor · max|plain − reference64| + 2 · eps · max(1, max|reference64|)
 
     Args:
-        actual: what is tested, any shape.
+        actual: the tested result, any shape.
         reference64: the truth, float64, of the same shape.
         plain: the plain computation in the dtype of `actual`, of the same shape.
         factor: the multiple of the error of `plain` that is allowed.
@@ -113,6 +116,6 @@ def assert_no_worse(
 
 
 def _first(where: Tensor, actual: Tensor, truth: Tensor) -> str:
-    """Return the text for the first wrong value: its index, what it is and what was expected."""
+    """Return the line with the first index at which `where` is True, the actual and the expected value there."""
     index = tuple(where.nonzero()[0].tolist())
     return f"  at {list(index)}: {actual[index].item():.9g}, expected {truth[index].item():.9g}"

@@ -112,6 +112,7 @@ def check_training(
     found = [each for each in answers if each.state == "found"]
 
     def reasons(state: str) -> tuple[str, ...]:
+        """Return code and words of the answers with this state."""
         return tuple(f"{each.code}: {each.words}" for each in answers if each.state == state)
 
     return Report(
@@ -145,7 +146,7 @@ def assert_trains(
         loss: as for `check_training`.
         optimizer: as for `check_training`.
         batch: as for `check_training`.
-        allow_unverified: let pass what is not judged; a broken law fails all the same.
+        allow_unverified: do not fail for a law that is not judged; a broken one fails all the same.
         declared: as for `check_training`.
 
     Raises:
@@ -169,7 +170,10 @@ def assert_trains(
 
 
 class Answer(NamedTuple):
-    """The answer of a law: "clear", "found", "not judged" or "not asked", in words, and what was measured."""
+    """The answer of a law: `state` is "clear", "found", "not judged" or "not asked".
+
+    `words` is the sentence of the law, or the reason why it is not judged or asked; `measured` is "" unless found.
+    """
 
     code: str
     state: str
@@ -179,19 +183,23 @@ class Answer(NamedTuple):
 
 @cache
 def sentences() -> Mapping[str, Mapping[str, str]]:
-    """Return the sentences of training_laws.toml, by law."""
+    """Return the sentences of training_laws.toml, by code and then by kind: "held", "broken", "likely" (cached)."""
     file = resources.files("clearhead.testing.training").joinpath("training_laws.toml")
     return tomllib.loads(file.read_text("utf-8"))
 
 
 def _called(calls: ScriptCalls) -> None:
-    """Call the loss once, forward and backward."""
+    """Call the loss once, forward and backward, which fills the cache of `calls.base`; the gradients are dropped."""
     calls.base.loss.backward(retain_graph=True)
     calls.rehearsal.model.zero_grad()
 
 
 def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
-    """Return the answer of one law; if it raises, the error is the reason why it is not judged."""
+    """Return the answer of one law: "not asked" with the reason if it is in `skip` or raises NotAskedError.
+
+    Any other error makes it "not judged". It is "clear" if nothing was measured, else "found"; of a list of names four
+    are shown.
+    """
     if code in skip:
         return Answer(code, "not asked", skip[code])
     measured, error = attempt(LAWS[code], calls)
@@ -208,7 +216,11 @@ def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
 
 
 def _entry(batch: Any, ids: str | None) -> str | None:
-    """Return the name of the batch's entry that is predicted; None for a batch that is the ids themselves."""
+    """Return the name of the batch's entry that is predicted; None for a batch that is the ids themselves.
+
+    It is `ids`, else a usual name, else the only tensor of integers with two axes. Raises ArgumentTypeError if the
+    batch is neither a tensor nor a mapping (or is a tensor, and `ids` is given), and ArgumentError if no entry fits.
+    """
     if isinstance(batch, Tensor) and ids is None:
         return None
     if not isinstance(batch, Mapping):
@@ -235,7 +247,11 @@ def _entry(batch: Any, ids: str | None) -> str | None:
 
 
 def _check_parts(parts: Mapping[str, Any]) -> None:
-    """Check the types of the parts of a script."""
+    """Check the types of the parts of a script.
+
+    Raises ArgumentTypeError, codes `trains.part`, `trains.function` and `trains.state`; ArgumentError, code
+    `trains.load`, if only one of save and load is given.
+    """
     for name, (kind, types) in TYPES.items():
         if not isinstance(parts[name], types):
             got = shown(type(parts[name]).__name__)
@@ -257,7 +273,11 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
 
 
 def _check_batch(script: Script) -> None:
-    """Check the entries of the batch that are declared."""
+    """Check that the ids are integers (batch, tokens), and that padding and documents are an id or a fitting entry.
+
+    Raises ArgumentError, codes `trains.ids`, `trains.entry` and `trains.shape`, and ArgumentTypeError if causal is no
+    bool.
+    """
     check_bool("causal", script.causal)
     text = script.text
     if text.ndim != 2 or not is_whole(text) or not text.numel():

@@ -57,7 +57,10 @@ def attend_call(
     kernel: str = "auto",
     **options: Unpack[Options],
 ) -> TracedCall:
-    """Return the trace of a call of `attend`."""
+    """Return the trace of a call of `attend`, with the stages by the definition.
+
+    `kernel` is the one that the context is compared with. Raises what `attend` raises for such arguments.
+    """
     problem = make_problem(query, key, value, **options)
     lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
     computed = Stages(*(problem.restore(tensor) for tensor in eager.compute(problem)))
@@ -73,7 +76,10 @@ def layer_call(
     valid: Tensor | None = None,
     cache: Cache | CacheBundle | None = None,
 ) -> TracedCall:
-    """Return the trace of a call of a layer."""
+    """Return the trace of a call of a layer, with the stages by the definition; layer and cache are not changed.
+
+    Raises what the layer raises for such arguments.
+    """
     # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
@@ -99,7 +105,10 @@ def _traced(
     output: Tensor | None = None,
     kernel: str = "auto",
 ) -> TracedCall:
-    """Return the trace of a problem and its stages; `lead` are the axes before the last two."""
+    """Return the trace of a problem and its stages; `lead` are the names of the axes before the last two.
+
+    Projections and output are those of a layer, empty for `attend`. The kernel is run once, to compare its context.
+    """
     steps = input_steps(inputs)
     for name in ("query", "key", "value"):
         tensor = getattr(problem, name)
@@ -138,7 +147,10 @@ def _traced(
 
 
 def _kernel_and_distance(problem: Problem, computed: Stages, kernel: str) -> tuple[str, float]:
-    """Return the kernel that runs a problem, and the largest distance of its context, without dropout."""
+    """Return the name of the kernel that runs a problem, and the largest distance of its context from the definition.
+
+    Both contexts are computed without dropout and without gradient; the distance is 0.0 for an empty context.
+    """
     problem = problem.replace(dropout=None)
     chosen = choose(problem, kernel)
     with torch.no_grad():
@@ -150,7 +162,7 @@ def _kernel_and_distance(problem: Problem, computed: Stages, kernel: str) -> tup
 
 
 def _formulas(problem: Problem) -> Iterator[tuple[str, bool]]:
-    """Yield the formula of each stage, and True if it differs from the stage before."""
+    """Yield for each stage, from scores to context, its formula, and False if it repeats the stage before."""
     yield "query · keyᵀ", True
     scale, head_dim = problem.scale, problem.query.shape[-1]
     root = f" (1/√{head_dim})" if math.isclose(scale, head_dim**-0.5) else ""

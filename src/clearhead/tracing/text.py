@@ -16,7 +16,11 @@ MOST_FACTORS = 8
 
 
 def table(part: Tensor, labels: list[str], which: str) -> list[str]:
-    """Return the rows of a stage; if there are too many, the range and the mean of its numbers."""
+    """Return the lines of a stage (rows, columns), one a row with its label.
+
+    Above 16 rows or 12 columns it is one line, with range and mean of the finite numbers. `which`, such as "head 1",
+    comes first; "" for nothing.
+    """
     rows, columns = part.shape
     prefix = f"{which}: " if which else ""
     if rows > MOST_ROWS or columns > MOST_COLUMNS:
@@ -38,7 +42,7 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Return the number to four decimal places.
+    """Return the number to four decimal places; −∞ as a sign, +∞ and NaN as "inf" and "nan".
 
     Example:
         >>> number(-0.5), number(float("-inf"))
@@ -50,7 +54,7 @@ def number(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """Return the number to at most four decimal places."""
+    """Return a finite number to at most four decimal places, without trailing zeros."""
     text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
     return "0" if text == "−0" else text
 
@@ -62,7 +66,7 @@ def _factor(value: float) -> str:
 
 
 def _sum(left: list[float], right: list[float], got: float) -> str:
-    """Return a sum of products as text, and the result of the code if it differs."""
+    """Return a dot product as text, "a·b + … = total"; with the result of the code added if it differs."""
     total = sum(a * b for a, b in zip(left, right, strict=True))
     same = math.isclose(total, got, rel_tol=1e-3, abs_tol=1e-4) or not math.isfinite(total)
     words = f"{_products(left, right)} = {number(got if same else total)}"
@@ -70,7 +74,10 @@ def _sum(left: list[float], right: list[float], got: float) -> str:
 
 
 def _products(left: list[float], right: list[float]) -> str:
-    """Return a sum of products as text, shortened above MOST_FACTORS terms."""
+    """Return a sum of products as text.
+
+    Of more than eight terms, seven are written, and the number of the others.
+    """
     pairs = [f"{_factor(a)}·{_factor(b)}" for a, b in zip(left, right, strict=True)]
     if len(pairs) > MOST_FACTORS:
         rest = len(pairs) - MOST_FACTORS + 1
@@ -143,7 +150,7 @@ def arithmetic(
 def _as_computed(
     rows: Mapping[str, list[float]], label: Sequence[str], formulas: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield every stage from scores to weights, one line per key."""
+    """Yield the formulas of the stages that the code changes, then its numbers from scores to weights, by key."""
     names = [name for name in rows if name in formulas and name not in ("scores", "context")]
     yield "weights, as the code makes them"
     for name in names:
@@ -161,7 +168,10 @@ def _softmax(
     formulas: Mapping[str, str],
     sink: float | None,
 ) -> Iterator[str]:
-    """Yield the softmax, from scores to weights, one line per key."""
+    """Yield the softmax, from scores to weights, one line per key, a line for a sink, and the sums.
+
+    `rows` holds the stages of one query; the last line has the sums of exps and weights.
+    """
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
     masked, weights = rows["masked_scores"], rows["weights"]
@@ -189,7 +199,7 @@ def _softmax(
 
 
 def labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
-    """Return a label for each token: its number and its word.
+    """Return a label for each token: its number and its word, or only the number if `words` is None.
 
     Raises:
         ArgumentError: code `trace.tokens`, for more or fewer words than tokens.

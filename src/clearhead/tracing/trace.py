@@ -75,7 +75,10 @@ class Trace(Mapping[str, Tensor]):
         return self.steps[name].tensor
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Trace":
-        """Numbers of its own, without the graph of gradients, which cannot be copied."""
+        """Return a copy with its own numbers.
+
+        Tensors with a graph of gradients are detached, since those cannot be copied.
+        """
         for step in self.steps.values():
             if not step.tensor.is_leaf:
                 memo[id(step.tensor)] = step.tensor.detach().clone()
@@ -158,7 +161,7 @@ class Trace(Mapping[str, Tensor]):
         It shows them from left to right, and of the number under the pointer how it came about.
 
         Args:
-            path: the file; whatever was there is replaced.
+            path: the file; an existing one is replaced.
             sample: only this row of the batch; None for all, to choose from.
             head: only this query head; None for all.
 
@@ -234,7 +237,7 @@ class Trace(Mapping[str, Tensor]):
     ) -> Any:
         r"""Draw the stages from left to right with matplotlib, and return the axes; small stages show their numbers.
 
-        Weights are on a scale from 0, all else on one with 0 in the middle; what is hidden is white.
+        Weights are on a scale from 0, all else on one with 0 in the middle; hidden pairs are white.
 
         Args:
             stages: only these, in this order; None is all that are not a mere repetition.
@@ -264,7 +267,7 @@ class Trace(Mapping[str, Tensor]):
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
     def _verdict(self) -> str:
-        """Return the remarks on the trace in one line."""
+        """Return the notes of the trace, joined by "; "."""
         return "; ".join(self.notes)
 
     def _drawn(self) -> Iterator[Step]:
@@ -282,7 +285,11 @@ class Trace(Mapping[str, Tensor]):
                 )
 
     def _part(self, step: Step, sample: int, head: int) -> tuple[Tensor, str]:
-        """Return two dimensions of a stage, and their names in words."""
+        """Return a stage for one sample and head, (rows, columns), and what was selected, as "batch 0, head 1".
+
+        "" if there was no choice. The numbers have no graph. A key head is that of the query head. Raises
+        SelectionError for an index out of range; an axis that the trace lacks has one entry.
+        """
         tensor, words = step.tensor.detach(), []
         leading = {axis for each in self.steps.values() for axis in each.axes[:-2]}
         for axis, asked in (("batch", sample), ("num_heads", head)):
@@ -302,7 +309,10 @@ class Trace(Mapping[str, Tensor]):
         return tensor, ", ".join(words)
 
     def _hidden(self, part: Tensor, sample: int, head: int) -> Tensor:
-        """Return True at the pairs of a stage whose score is −∞; all False for a stage of another shape."""
+        """Return bool, True where the masked score of a pair is −∞.
+
+        All False for a stage of another shape than the scores.
+        """
         scores = self._part(self.steps["masked_scores"], sample, head)[0]
         if scores.shape != part.shape:
             return torch.zeros_like(part, dtype=torch.bool)
@@ -372,6 +382,6 @@ def trace(
 
 
 def _check_index(index: int, count: int, axis: str) -> None:
-    """Raise SelectionError if an index is out of range."""
+    """Raise SelectionError unless 0 ≤ index < count; negative indices are refused."""
     if not 0 <= index < count:
         raise SelectionError("trace.part", f"there are {count} along {axis}; got {index}.")

@@ -108,7 +108,7 @@ class TracedCall:
 
 
 def input_steps(inputs: dict[str, Tensor]) -> list[Step]:
-    """Return the steps of the inputs `x` and `source`."""
+    """Return the steps of the inputs "x" and "source", in their order; [] for none."""
     words = {"x": "the input", "source": "the sequence attended to"}
     return [
         Step(name, tensor, (*("batch",) * (tensor.ndim - 2), *AXES[name]), words[name])
@@ -117,7 +117,10 @@ def input_steps(inputs: dict[str, Tensor]) -> list[Step]:
 
 
 def stage_axes(lead: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the axes of a stage; `lead` are those of the query before its last two."""
+    """Return the names of a stage's axes; `lead` are those of the query before its last two.
+
+    "num_heads" becomes "num_kv_heads" for key and value.
+    """
     heads = "num_kv_heads" if name in ("key", "value") else "num_heads"
     lead = tuple(axis.replace("num_heads", heads) for axis in lead)
     return (*lead, *AXES.get(name, PAIRS))

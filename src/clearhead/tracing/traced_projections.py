@@ -108,15 +108,15 @@ def of_layer(
 
 
 def _batched(tensor: Tensor) -> Tensor:
-    """Return a tensor of three axes; a batch axis is added to two."""
+    """Return a tensor of three axes; (tokens, dim) gets a batch axis of 1, other tensors are returned unchanged."""
     return tensor if tensor.ndim == 3 else tensor[None]
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
-    """Return how each part of a layer changes a query or a key; None if one is of an unknown kind.
+    """Return how each part of a layer changes the query, key or value; None if one does so in an unknown manner.
 
-    A part rotates pairs of dimensions by an angle, which both ends of the pair show, or divides a row by the root
-    of its mean square.
+    A rotation gives {"part", "layout", "turned"}, a norm {"part", "eps", "weight"}; parts that do not change it are
+    left out, so that () means unchanged.
     """
     found: list[dict[str, Any]] = []
     for part in parts:
@@ -136,12 +136,12 @@ def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | No
 
 
 def _is_plain(linear: Any) -> bool:
-    """Return True if a module's output is input @ weight.T + bias, of ordinary tensors without DTensors."""
+    """Return True for an nn.Linear with its own forward, no forward hooks, and a weight that is no tensor subclass."""
     if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
         return False
     return not linear._forward_hooks and type(linear.weight) in (Tensor, nn.Parameter)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors are equal; NaN equals NaN."""
+    """Return True if two tensors have the same shape and exactly equal numbers; NaN equals NaN."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

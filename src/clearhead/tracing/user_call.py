@@ -21,11 +21,14 @@ from clearhead.tracing.user_code_stages import (
 
 
 def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
-    """Call user code, and compare its stages with the definition.
+    """Call user code, given as an object or as "file.py:Name", and compare its stages with the definition.
+
+    A module is copied and `sys.path` restored.
 
     Raises:
         ArgumentTypeError: code `trace.thing`.
         UnsupportedError: code `trace.unread`.
+        Exception: what the code itself raises.
     """
     path = list(sys.path)
     try:
@@ -60,7 +63,11 @@ def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
 
 
 def _verdict(recording: Recording, expected: Expected | None, mixed: list[str], hides: bool) -> str:
-    """Return the first stage that differs from the definition as a sentence, or why none was compared."""
+    """Return the comparison with the definition as a sentence.
+
+    What differs first, that nothing does, or why it was skipped. `mixed` are the sides whose rows mix tokens; `hides`
+    is True if the code has a mask.
+    """
     contract = recording.contract
     skipped = ", ".join(name for name in UNCOMPARED if getattr(contract, name) is not None)
     if mixed:
@@ -75,7 +82,7 @@ def _verdict(recording: Recording, expected: Expected | None, mixed: list[str], 
 
 
 def _notes(recording: Recording) -> Iterator[str]:
-    """Yield the remarks on a recording, a sentence each."""
+    """Yield a sentence if there are other attentions, and one if the samples are attended to as one text."""
     if count := recording.others:
         yield f"{count} more attention{'s' * (count > 1)} inside, of other layers or samples, not shown"
     if recording.batch < recording.floats[0].shape[:-2].numel():
@@ -85,7 +92,7 @@ def _notes(recording: Recording) -> Iterator[str]:
 def _projections(
     recording: Recording, computed: StagesOfCode
 ) -> Iterator[tuple[str, TracedProjection]]:
-    """Yield the products with a matrix that compute query, key and value."""
+    """Yield (name, projection) for each of query, key and value that is a product of the input with a matrix."""
     inputs = recording.tokens()
     for name, origin in zip(SIDES, recording.origins, strict=True):
         source = inputs.get("x" if name == "query" or "source" not in inputs else "source")
@@ -104,7 +111,10 @@ def _projections(
 
 
 def _linear_map(source: Tensor, weight: Tensor, result: Tensor) -> TracedProjection | None:
-    """Return the linear map from an input to a result, with its bias; None if the result is another."""
+    """Return the linear map of a weight from `source` to `result`, with a bias if rows differ by one.
+
+    None if they do not fit.
+    """
     if weight.shape[-2] != source.shape[-1] or not result.numel():
         return None
     side = source if weight.ndim == 2 else source.unsqueeze(-3)
@@ -120,7 +130,11 @@ def _linear_map(source: Tensor, weight: Tensor, result: Tensor) -> TracedProject
 def _output(
     recording: Recording, computed: StagesOfCode
 ) -> tuple[list[Step], dict[str, TracedProjection]]:
-    """Return the output as a stage, unless it is the context, and its projection."""
+    """Return the output as a list of one stage, and {"output": its projection}.
+
+    No stage if the output is the context, or not of two or three axes; no projection if it is no linear map of the
+    context.
+    """
     output, dtype = recording.output, recording.dtype
     context = computed.in_axes_of_call(computed.values["context"])
     heads = "num_heads" in computed.lead

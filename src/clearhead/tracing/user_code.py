@@ -76,7 +76,7 @@ class Recording:
 
     @property
     def heads(self) -> int:
-        """The number of heads."""
+        """The number of heads: blocks of the attention per sample."""
         return len(self.attention.query) // self.batch
 
     @property
@@ -86,19 +86,22 @@ class Recording:
 
     @property
     def by_sides(self) -> bool:
-        """True if query, key and value are arguments."""
+        """True if there are three inputs or more, and query, key and value are inputs or of unknown origin."""
         nodes = [origin.node for origin in self.origins]
         return len(self.floats) > 2 and all(node is None or node.kind == "input" for node in nodes)
 
     def tokens(self) -> dict[str, Tensor]:
-        """Return the inputs of which query, key and value are made: x, and the sequence attended to."""
+        """Return the inputs that query, key and value are made of: {"x"} or {"x", "source"}; {} if these are arguments.
+
+        "source" is the second floating input, unless it equals the first.
+        """
         if self.by_sides:
             return {}
         first, other = self.floats[0], self.floats[min(1, len(self.floats) - 1)]
         return {"x": first} if torch.equal(first, other) else {"x": first, "source": other}
 
     def formula(self, name: str) -> str:
-        """Return the formula of query, key or value."""
+        """Return in words how "query", "key" or "value" is computed from the inputs."""
         if self.by_sides:
             return "an argument"
         node = self.origins[SIDES.index(name)].node
@@ -121,16 +124,17 @@ class Recording:
 
 
 def record(code: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> Recording:
-    """Call user code, and find the attention in it.
+    """Call user code once without gradient, and find the attention in it.
 
     Args:
-        code: a class, an instance or a function; a module is copied, and left as it was.
-        inputs: x, or x and a context, or query, key and value.
-        options: declarations as of `check`, under names that are not parameters of the code; its other arguments.
+        code: a class, which is built, an instance or a function; a module is copied to the CPU, and left as it was.
+        inputs: x, or x and a context, or query, key and value; copied.
+        options: declarations as for `check`, under names that are not parameters of the code; its other arguments.
 
     Raises:
         ArgumentTypeError: code `trace.thing`, for other objects or inputs.
         UnsupportedError: code `trace.unread`, for code without an attention that can be read.
+        Exception: what the code itself raises.
     """
     floats = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
     if not callable(code) or not floats or floats[0].ndim < 2:
@@ -191,9 +195,10 @@ def record(code: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> R
 def _first_layer(
     recorder: Recorder, output: Tensor, samples: int, lengths: tuple[int, int]
 ) -> tuple[ObservedAttention, tuple[Origin, ...], int] | None:
-    """Return the first layer of attention, the origins of its sides, and the number of other attentions.
+    """Return the first layer of attention, the origins of query, key and value, and the number of other attentions.
 
-    Heads that a loop computes one by one are put together. None if no attention has the lengths of the inputs.
+    `lengths` are those of queries and keys. Heads that a loop computes one by one are joined. An attention that returns
+    the output comes first. None if none has the lengths of the inputs, or its blocks do not divide into the samples.
     """
     texts = lengths, (samples * lengths[0], samples * lengths[1])
     everything = attentions(recorder)
@@ -213,6 +218,7 @@ def _first_layer(
     )
 
     def joined(tensors: Sequence[Tensor]) -> Tensor:
+        """Return the blocks of all heads, (samples, …) each, as (samples · heads, …)."""
         return torch.stack(list(tensors), 1).flatten(0, 1)
 
     stages = (
@@ -235,7 +241,7 @@ def _first_layer(
 
 
 def _kind(recorder: Recorder, attention: ObservedAttention) -> object:
-    """Return what the heads of one layer have in common: shapes, stages, and the inputs of query and key."""
+    """Return a value that is equal for the heads of one layer: the inputs of query and key, shapes, and stages."""
     sources = []
     for origin in _origins(recorder, attention, 1)[:2]:
         node = origin.node
@@ -246,7 +252,7 @@ def _kind(recorder: Recorder, attention: ObservedAttention) -> object:
 
 
 def _origins(recorder: Recorder, attention: ObservedAttention, heads: int) -> tuple[Origin, ...]:
-    """Return the origins of query, key and value."""
+    """Return the origins of query, key and value; `heads` is the number of heads in the attention's blocks."""
     layout = attention.layout
     products = {layout.scores.place: layout.scores, layout.context.place: layout.context}
     none = torch.zeros(1, 1, dtype=torch.int64)
@@ -263,7 +269,11 @@ def _origins(recorder: Recorder, attention: ObservedAttention, heads: int) -> tu
 
 
 def _origin(recorder: Recorder, element: Tensor, index: Tensor, heads: int) -> Origin:
-    """Return the origin of rows, from the element and the operation of each number."""
+    """Return the origin of the rows of one side, from tag element and node of each number, both (blocks, tokens, dim).
+
+    Without node if the numbers are of several operations; without heads if the rows are not those of the tokens in
+    order.
+    """
     first = int(index.flatten()[0]) if index.numel() else 0
     if first < 1 or bool((index != first).any()):
         return Origin()
@@ -299,7 +309,10 @@ def _not_traced(code: object, inputs: Sequence[object]) -> ArgumentTypeError:
 def _divided(
     code: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the code, and the declarations."""
+    """Return two dicts: the arguments of the code, and the declarations, which are options of `check` that it lacks.
+
+    A parameter of the code wins over a declaration of the same name; if it has no signature, every such name declares.
+    """
     called = code.forward if isinstance(code, nn.Module) else code
     called = getattr(called, "forward", called) if isinstance(called, type) else called
     try:
@@ -312,7 +325,10 @@ def _divided(
 
 
 def _copied(code: Any) -> tuple[Any, dict[int, str], list[int]]:
-    """Return a copy of a module, the names of its parameters by storage, and the storages of its buffers."""
+    """Return a module's copy on the CPU, the names of its parameters by storage, and the storages of its buffers.
+
+    The module itself if it cannot be copied; (code, {}, []) for anything but a module.
+    """
     if not isinstance(code, nn.Module):
         return code, {}, []
     copied, _ = attempt(lambda: duplicate(code).to("cpu"))
@@ -322,7 +338,7 @@ def _copied(code: Any) -> tuple[Any, dict[int, str], list[int]]:
 
 
 def _unread(recorder: Recorder, lines: Lines) -> str:
-    """Return the reason why no attention was found, with the line."""
+    """Return the reason why no attention was found: no product of two inputs, or the line of the first such product."""
     products = [node for node in recorder.nodes if node.kind in ("product", "fused")]
     if not products:
         return (

@@ -45,11 +45,11 @@ class StagesOfCode:
     """The stages from query, key and value to the context, in the order of the code.
 
     Attributes:
-        lead: the axes before the last two: of samples and of heads, as the inputs have them.
+        lead: the names of the axes before the last two: of samples and of heads, as the inputs have them.
         steps: each stage as a trace shows it.
-        values: each stage as (blocks, rows, columns) in float64.
+        values: by the name of each stage, its numbers as (blocks, rows, columns) in float64.
         read: the changes of the scores.
-        undropped: the weights before dropout; None without dropout.
+        undropped: the weights before dropout; None unless dropout is the last change.
     """
 
     undropped: Tensor | None
@@ -76,7 +76,7 @@ class StagesOfCode:
     def _add(
         self, name: str, values: Tensor, formula: str, place: int = 0, standard: bool = True
     ) -> None:
-        """Append a stage; without a place it repeats the one before."""
+        """Append a stage to `steps` and `values`; a stage of the definition without a place repeats the one before."""
         same_as = self._current() if name in stages.NAMES and not place else None
         line = self.recording.line(place) if place else ""
         axes, tensor = stage_axes(self.lead, name), self.in_axes_of_call(values)
@@ -88,12 +88,15 @@ class StagesOfCode:
         return self.steps[-1].same_as or self.steps[-1].name
 
     def _numbered(self, name: str) -> str:
-        """Return the name of a stage, with a number if there is one of this name already."""
+        """Return the name for another stage: unchanged for the first one, then "name_2", "name_3"."""
         count = sum(each.startswith(name) for each in self.values)
         return f"{name}_{count + 1}" if count else name
 
     def _add_scores(self) -> None:
-        """Add the scores and the stages up to the softmax."""
+        """Append the scores and the stages up to the softmax.
+
+        One out of the definition's order is named "changed_scores".
+        """
         place = self._attention.layout.scores.place
         self._add("scores", self._attention.scores, "query · keyᵀ", place)
         groups = _by_stage(self.read.before)
@@ -114,14 +117,17 @@ class StagesOfCode:
         self._repeat(ORDER, early)
 
     def _repeat(self, names: Sequence[str], early: set[str]) -> None:
-        """Append the stages of the definition for which the code does nothing at this place."""
+        """Append those of the named stages that are missing, as repetitions.
+
+        `early` are names that the code did out of order.
+        """
         for name in names:
             if name not in self.values:
                 formula = "done earlier" if name in early else NO_CHANGE[name]
                 self._add(name, self.values[self.steps[-1].name], formula)
 
     def _add_weights(self) -> None:
-        """Add the weights and the stages after the softmax."""
+        """Append the weights and the stages after the softmax; set `undropped`."""
         read, scores = self.read, self._current()
         found = self._attention.stages
         place = next((stage.place for stage in found if stage.values is read.shares), 0)
@@ -144,7 +150,10 @@ class StagesOfCode:
             self._add("dropped_weights", self.values[self.steps[-1].name], "no dropout")
 
     def _formula(self, change: Change, before: str, values: Tensor) -> str:
-        """Return a change of scores or weights in words."""
+        """Return a change of scores or weights in words.
+
+        `before` names the stage that it changes, `values` are its numbers.
+        """
         number, after = change.number, change.stage.values
         if change.kind == "scale":
             head_dim = self._attention.query.shape[-1]
@@ -170,8 +179,8 @@ class StagesOfCode:
     def first_difference(self) -> Expected | None:
         """Return the first stage that differs from the definition for the code's query, key and value.
 
-        Without a declared mask, the pairs that the code hides, or tries to hide, are the intended ones. None if no
-        stage differs, or if a declaration is not compared here.
+        None if none does. Without a declared mask, the pairs that the code hides, or tries to hide, are the intended
+        ones. None as well if something in `UNCOMPARED` is declared.
         """
         contract = self.recording.contract
         if any(getattr(contract, name) is not None for name in UNCOMPARED):
@@ -184,7 +193,10 @@ class StagesOfCode:
         return None
 
     def _differences(self, at: Setting, visible: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield every stage that differs from the definition; none if the weights and the context are right."""
+        """Yield (name, values by the definition) of every stage that differs; nothing if weights and context are right.
+
+        The values are (blocks, rows, columns). Rows that see no key are not compared.
+        """
         got, gain = self.values, self._attention.gain
         raw = got["query"] @ got["key"].mT
         scale = None if gain is None else right_scale(at) / gain
@@ -212,7 +224,11 @@ class StagesOfCode:
             yield "context", context
 
     def _visible(self, at: Setting) -> Tensor:
-        """Return which pairs are visible, bool: as declared, or as the code hides them or tries to."""
+        """Return bool (blocks, queries, keys), True for pairs that should be visible.
+
+        Without a declared mask these are the pairs that the code does not hide or lower. With one, they are the
+        declared pairs, without keys that an argument hides from all queries.
+        """
         contract = self.recording.contract
         hidden = torch.zeros_like(self._attention.scores, dtype=torch.bool)
         for change in self.read.changes:
@@ -228,13 +244,16 @@ class StagesOfCode:
         return declared & ~(hidden.all(-2, keepdim=True) & self.recording.masked)
 
     def _same(self, one: Tensor, other: Tensor, where: Tensor) -> bool:
-        """Return True if numbers are equal up to rounding, half of the digits, where they matter."""
+        """Return True if numbers are equal up to half of the digits where `where`, broadcast to them, is True."""
         place = where.expand(other.shape)
         return equal_to_rounding(one[place], other[place], self.recording.dtype)
 
 
 def equal_to_rounding(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
-    """Return True if numbers are equal up to half of the digits of a dtype, relative to the largest of `other`."""
+    """Return True if shapes are equal and numbers differ by at most √eps of a dtype times the largest finite |other|.
+
+    NaN equals NaN.
+    """
     if one.shape != other.shape:
         return False
     finite = other[other.isfinite()].abs()
@@ -243,14 +262,14 @@ def equal_to_rounding(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
 
 
 def dropout_factor(change: Change, before: Tensor) -> float:
-    """Return the factor by which dropout scales the values it keeps; 1 if it keeps none."""
+    """Return the median factor by which dropout scales the values it keeps; 1 if it keeps none."""
     after = change.stage.values
     kept = (after != 0) & (before != 0) & after.isfinite()
     return float((after[kept] / before[kept]).median()) if bool(kept.any()) else 1.0
 
 
 def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the names and sizes of the axes before rows and columns: the inputs' own, and heads if several."""
+    """Return the names and the sizes of the axes before rows and columns: the inputs' own, and heads if several."""
     first, batch, heads = recording.floats[0], recording.batch, recording.heads
     if first.ndim == 4 and heads == 1:
         return ("batch", "num_heads"), tuple(first.shape[:2])
@@ -263,14 +282,20 @@ def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...
 
 
 def _by_stage(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
-    """Return consecutive changes grouped by the stage that they make, such as two masks."""
+    """Return (stage, changes) for each run of changes that make the same stage, such as two masks, in order.
+
+    Changes without an effect on the weights ("same", "shift") are left out.
+    """
     real = [change for change in changes if change.kind not in ("same", "shift")]
     groups = groupby(real, lambda change: STAGE_OF.get(change.kind, "changed_scores"))
     return [(name, list(group)) for name, group in groups]
 
 
 def _is_standard(name: str, group: Sequence[Change], before: str) -> bool:
-    """Return True if the page's arithmetic of the stage is that of the code."""
+    """Return True if the code computes a stage as the definition does: one scale of the scores, or sums and −∞ as mask.
+
+    `before` names the stage before it. False for other stages.
+    """
     if name == "scaled_scores":
         return before == "scores" and all(each.kind == "scale" for each in group)
     return name == "masked_scores" and all(
@@ -281,7 +306,7 @@ def _is_standard(name: str, group: Sequence[Change], before: str) -> bool:
 
 
 def _hidden(values: Tensor, before: Tensor) -> Tensor:
-    """Return where a score is so low that its weight is 0, bool."""
+    """Return bool, True where a score is −∞ or at least 60 below that of `before`, so that its weight is 0."""
     return (values == -torch.inf) | (values - before <= -HIDDEN)
 
 
@@ -293,7 +318,7 @@ def _written(number: float) -> str:
 
 
 def _pairs(cells: Tensor | None) -> str:
-    """Return the number of changed pairs of a head as text."""
+    """Return the number of changed pairs of a block as text, "for 6 of 16 pairs"; a range if blocks differ."""
     if cells is None:
         return "for some pairs"
     counts = sorted(set(cells.flatten(1).sum(-1).tolist()))

@@ -1,6 +1,6 @@
 """The types of results, for annotations and `isinstance`; users do not construct them.
 
-What is public stands in `__init__.pyi`.
+The public names are in `__init__.pyi`.
 """
 
 from clearhead._common import lazy

@@ -49,11 +49,11 @@ class Keys:
         return None if known is None else known[:, start : start + count]
 
     def part(self, start: int, count: int) -> list[Tensor]:
-        """Return `count` keys from `start` on, (batch, num_kv_heads, count, head_dim), and their values if kept."""
+        """Return views of `count` keys from `start` on, (batch, num_kv_heads, count, dim), and their values if kept."""
         return [room[:, :, start : start + count] for room in self._rooms]
 
     def append(self, new: list[Tensor]) -> None:
-        """Append new keys, and their values if kept."""
+        """Append new keys, and their values if kept; memory that is full is replaced."""
         total = self.length + new[0].shape[2]
         for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
             if total > room.shape[2]:
@@ -65,7 +65,7 @@ class Keys:
         self.length = total
 
     def trim(self) -> None:
-        """Free the memory that was reserved and not used."""
+        """Free the memory that was reserved and not used, by copying what is used."""
         for number, room in enumerate(self.part(0, self.length)):
             if self._rooms[number].shape[2] > self.length:
                 self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
@@ -113,10 +113,7 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Store the edge of the graph that made the context, and return the context.
-
-        Where nothing before it requires a gradient, the graph begins here.
-        """
+        """Store the edge of the graph that made the context; return the context, or a copy in which a graph begins."""
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -126,14 +123,14 @@ class Call:
         return context
 
     def hand_on(self, context: Tensor) -> Tensor:
-        """Store a copy of the context, and return the context."""
+        """Store a copy of the kept heads of the context, and return the context itself."""
         with torch.inference_mode(False):  # what is kept outlives it
             kept = context.detach() if self.heads is None else context.detach()[:, self.heads]
             self.handed_on = kept.clone(memory_format=torch.contiguous_format)
         return context
 
     def matrix(self) -> AttentionMatrix:
-        """Return the attention matrix of the call, built at the first use.
+        """Return the attention matrix of the call, built at the first use and stored.
 
         Raises:
             WatchError: code `watch.written`, if the model wrote to query, key or value in place afterwards.
@@ -159,7 +156,7 @@ class Calls(Generic[Kept]):
         self._calls: list[Any] = []
 
     def add(self, call: Any) -> Any:
-        """Keep a call."""
+        """Append a call; returns None here, the stored `Call` in `Matrices`."""
         self._calls.append(call)
 
     def all(self) -> tuple[Kept, ...]:
@@ -167,7 +164,7 @@ class Calls(Generic[Kept]):
         return tuple(self._calls)
 
     def step(self, number: int) -> Self | None:
-        """Return the calls that hold one call alone, by its number; None if there is no such call."""
+        """Return a copy that holds one call alone, by its number; None if there is no such call."""
         place = as_place(number, len(self._calls))
         if place is None:
             return None
@@ -176,7 +173,7 @@ class Calls(Generic[Kept]):
         return made
 
     def several(self) -> str:
-        """Return why the calls are not parts of one object, in words; "" if they are."""
+        """Return why the calls are not parts of one object, in words; "" for one call."""
         kind = "summary" if isinstance(self._calls[0], Summary) else "result"
         return f"a {kind} is of one call" if len(self._calls) > 1 else ""
 
@@ -189,10 +186,10 @@ class Calls(Generic[Kept]):
         return []
 
     def returned(self, sequences: Tensor) -> "Calls[Kept] | str | None":
-        """Return the calls of the sequences that a generation returned; None unless they are matrices."""
+        """Return the calls of the sequences that a generation returned; None here, as these are no matrices."""
 
     def close(self) -> None:
-        """Free the memory reserved for more calls; here there is none."""
+        """Free the memory reserved for more calls; here a no-op."""
 
     def describe(self) -> str:
         """Return the one object in a line; or the first call, and why there is no such object."""
@@ -236,9 +233,9 @@ class Matrices(Calls[Kept]):
         tokens: Tensor | None = None,
         link: Continuation | None = None,
     ) -> Call:
-        """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys.
+        """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
 
-        Or one that is a matrix already. With `graph` nothing is copied that the graph of the call holds.
+        Query, key and value are copied, unless `graph`; by `link` keys are appended to those of the call before.
         """
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
@@ -265,14 +262,14 @@ class Matrices(Calls[Kept]):
         return self._calls[-1]
 
     def _is_same(self, link: Continuation, call: Problem) -> bool:
-        """Return True if a call continues the end of the call before it, row by row, with the same dtype."""
+        """Return True if a call continues the end of the call before, row by row, with the same dtype."""
         own = torch.arange(call.batch, device=call.device)
         before = self._calls[-1].problem.key
         alike = before.shape[0] == call.batch and before.dtype == call.key.dtype
         return alike and link.is_last and torch.equal(link.rows, own)
 
     def graphs(self) -> list[Call]:
-        """Return the calls that are kept with their graphs, in order."""
+        """Return the calls that are kept with their graphs, in order; [] if none is."""
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
@@ -294,11 +291,11 @@ class Matrices(Calls[Kept]):
         return cast(Kept, matrix)
 
     def all(self) -> tuple[Kept, ...]:
-        """Return what is kept of every call, in order."""
+        """Return what is kept of every call, in order; WatchError if the model wrote to a call's tensors."""
         return tuple(self.shown(call.matrix()) for call in self._calls)
 
     def several(self) -> str:
-        """Return why the calls cannot be stitched to one matrix, in words; "" if they can."""
+        """Return why the calls cannot be stitched to one matrix, in words; "" if they can. Stores the matrix."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
@@ -309,7 +306,10 @@ class Matrices(Calls[Kept]):
         return self.shown(stitched)
 
     def _stitch(self) -> AttentionMatrix | str:
-        """Return the one matrix that the calls are rows of, or why there is none, in words."""
+        """Return the one matrix that the calls are rows of, or why there is none, in words.
+
+        Stored until a call is added.
+        """
         # More calls may have come since.
         if self._stitched[0] != self._calls:
             every = [call.matrix() for call in self._calls]
@@ -325,13 +325,13 @@ class Matrices(Calls[Kept]):
         return self._stitched[1]
 
     def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
-        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none.
+        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none, as text.
 
         Args:
             sequences: token ids, (batch, len); the model did not read the last one.
 
         Returns:
-            None if the ids that the calls read are not known, as in an encoder of pictures.
+            None if the ids that the calls read are not known.
         """
         text = next(iter(self._of_the_text()), self)._calls
         texts = read_texts(text)
@@ -353,7 +353,7 @@ class Matrices(Calls[Kept]):
 
 
 def read_texts(calls: Sequence[Call]) -> list[Text] | None:
-    """Return the text that each call of self-attention read so far; None if it is not known."""
+    """Return the text that each call of self-attention read so far; None if ids are not known, or one is cross."""
     texts: list[Text] = []
     for call in calls:
         before, link = texts[-1:], call.link
@@ -372,7 +372,7 @@ class Accumulated(Calls[Totals]):
     """The calls of one module, merged as they come: each with those of the same place in other runs of the model."""
 
     def add(self, call: Totals, place: int = 0) -> None:
-        """Keep the totals of a call; `place` is the number of calls of the module in the run before it."""
+        """Merge the totals of a call into those at `place`, its number in the run; append them if there are none."""
         if place < len(self._calls):
             self._calls[place] = self._calls[place].merge(call)
         else:
@@ -383,7 +383,7 @@ class Accumulated(Calls[Totals]):
         return ""
 
     def whole(self) -> Totals:
-        """Return the totals of all calls, merged."""
+        """Return the totals of all calls, merged; TypeError if there is none."""
         return reduce(Totals.merge, self._calls)
 
     def layers(self, runs: int) -> list[list[Totals]]:
@@ -392,7 +392,7 @@ class Accumulated(Calls[Totals]):
 
 
 def _line(kept: object) -> str:
-    """Return a matrix, a summary or a result in a line; a tensor as its type and shape."""
+    """Return a matrix, a summary or a result in one line; a tensor as its type and shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
     whole = isinstance(kept, AttentionMatrix | Summary | Totals)

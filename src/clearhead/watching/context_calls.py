@@ -15,7 +15,7 @@ from clearhead.watching.continuing import fingerprints
 
 
 def worked_out(problem: Problem) -> Tensor:
-    """Return the context of a call, computed by `attend`, for a module whose own context is not available."""
+    """Return the context of a call, (batch, num_heads, query_len, value_dim), computed by `run` without dropout."""
     return run(problem.replace(dropout=None))
 
 
@@ -38,7 +38,10 @@ class ContextCalls(Matrices[Contexts]):
     """The calls of one module, as contexts."""
 
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Call:
-        """Keep a call, whose context comes when it has run."""
+        """Append a call without query, keys and values, and return it.
+
+        `value` is ignored, and its context comes later.
+        """
         return super().add(without_numbers(call), **options)
 
     def shown(self, matrix: AttentionMatrix) -> Contexts:

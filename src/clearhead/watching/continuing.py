@@ -48,6 +48,8 @@ class Continuations:
     def of(self, name: str, problem: Problem, value: Tensor | None = None) -> Continuation | None:
         """Return the link of a call to the call before of the same module; None if it does not continue it.
 
+        Stores the fingerprints of its keys, and of the value if given, for the next call. None too for meta tensors.
+
         Example:
             >>> from clearhead.attention.problem import make_problem
             >>> key, links = torch.randn(2, 1, 5, 3), Continuations()
@@ -76,7 +78,10 @@ class Continuations:
 
 
 def _rows_of(known: Tensor, again: Tensor) -> Tensor | None:
-    """Return, for each row of `again`, the index of an equal row of `known`; None if a row has no equal."""
+    """Return, for each row of `again`, the index of an equal row of `known`, its own if possible.
+
+    None if a row has none.
+    """
     own = torch.arange(len(again), device=again.device)
     if torch.equal(known, again):
         return own
@@ -130,11 +135,17 @@ class QueryRun(NamedTuple):
         return torch.equal(self.rows, torch.arange(batch, device=self.rows.device))
 
     def samples(self, tensor: Tensor) -> Tensor:
-        """Return the samples of the whole from a tensor of the call; one row, for all, stays as it is."""
+        """Return the samples of the whole from a tensor of the call, indexed by `rows`.
+
+        One row, for all, stays as it is.
+        """
         return tensor if len(tensor) == 1 or self.is_own(len(tensor)) else tensor[self.rows]
 
     def agrees(self, one: Tensor, other: Tensor) -> bool:
-        """Return True if two tensors of the whole have equal numbers in the samples that go on so far."""
+        """Return True if two tensors of the whole have equal numbers in the samples that go on so far.
+
+        False for meta tensors, and for other dtypes or shapes; one row stands for all.
+        """
         if one.is_meta or (one.dtype, one.shape[1:]) != (other.dtype, other.shape[1:]):
             return False
         one, other = torch.broadcast_tensors(one, other)

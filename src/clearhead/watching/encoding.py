@@ -120,11 +120,11 @@ class Encoder:
         self._largest: dict[tuple[Any, ...], tuple[str, Tensor]] = {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by their names."""
+        """Return the collected tensors by their names, "0" and on; the tensors themselves, not copies."""
         return dict(self._largest.values())
 
     def encode(self, value: object) -> Any:
-        """Return a value as JSON.
+        """Return a value as JSON, and collect its tensors; fields that are None are left out.
 
         Raises:
             UnsupportedError: code `file.kind`, for an object of another kind.
@@ -148,7 +148,10 @@ class Encoder:
         )
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
-        """Return the JSON of a tensor: the name of its entry and its shape; views of one tensor share an entry."""
+        """Return the JSON of a tensor, {"tensor": name, "shape": sizes}, and collect it.
+
+        Views of one start share an entry.
+        """
         where: tuple[Any, ...] = (
             tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),
             tensor.dtype, tensor.device,
@@ -163,12 +166,15 @@ class Encoder:
 
 
 def _goes_into(small: Tensor, large: Tensor) -> bool:
-    """Return True if no dimension of the first tensor is larger than that of the second."""
+    """Return True if no dimension of `small` is larger than that of `large`; both must have as many."""
     return all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
 
 
 def _fields(kind: Any) -> Mapping[str, Any]:
-    """Return the fields of a class that is written to files, with their types."""
+    """Return the fields of a class that is written to files, with their types.
+
+    Those that a record has itself left out.
+    """
     if kind is AttentionMatrix:
         return OF_MATRIX
     if dataclasses.is_dataclass(kind):
@@ -220,7 +226,10 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the tensor of this name, cut to its shape; raise a FileError if it is missing or too small."""
+    """Return the tensor of this name, cut to its shape, a view.
+
+    FileError if it is missing, or smaller than the shape.
+    """
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
         raise _content(f"the header speaks of a tensor {shown(name)} that is not there.")
@@ -238,7 +247,10 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
 
 
 def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
-    """Return the object that a JSON object describes; raise a FileError if its kind or a field is wrong."""
+    """Return the object that a JSON object describes; missing fields are None.
+
+    Raises FileError, code `file.content`, for an unknown kind or field, a wrong type, or an object that cannot be.
+    """
     name = json["is"]
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -271,7 +283,10 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_of(value: Any, expected: Any) -> bool:
-    """Return True if a value is of the expected type, which may be a Literal, a list, a dict or a union."""
+    """Return True if a value is of the expected type: Any, a Literal, list, dict, union or class. A bool is no int.
+
+    The values of a dict are not checked.
+    """
     origin, allowed = get_origin(expected), get_args(expected)
     if expected is Any:
         return True
@@ -287,23 +302,27 @@ def _is_of(value: Any, expected: Any) -> bool:
 
 
 def _name(expected: Any) -> str:
-    """Return the name of a type for a message."""
+    """Return the name of a type for a message; other annotations as text."""
     return expected.__name__ if isinstance(expected, type) else str(expected)
 
 
 def _are_numbers(given: Any, count: int) -> bool:
-    """Return True if the values are distinct, non-negative int64 numbers of heads or layers."""
+    """Return True if `given` is a list of `count` distinct numbers, each 0 to 2⁶³ − 1."""
     whole = _is_of(given, list[int]) and all(0 <= each < 1 << 63 for each in given)
     return whole and len(set(given)) == len(given) == count
 
 
 def _content(message: str) -> FileError:
-    """Return the error for a file whose header cannot be read."""
+    """Return the FileError, code `file.content`, with this message."""
     return FileError("file.content", message)
 
 
 def _check_mask(problem: Problem) -> None:
-    """Check the numbers in a mask from a file, by evaluating its first pair and its spans."""
+    """Check the numbers in a mask from a file, by evaluating its first pair and its spans.
+
+    FileError if that is no bool. Errors of the mask itself pass. A problem without a mask or with a plain causal one
+    is not checked.
+    """
     mask = problem.mask
     if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers
         return

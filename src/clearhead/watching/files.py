@@ -46,7 +46,7 @@ MOST_CLAIMED = 1 << 20
 
 
 def write(path: str | os.PathLike[str], content: object) -> Path:
-    """Write matrices, summaries and plain values to a file, whole or not at all.
+    """Write matrices, summaries and plain values to a file, whole or not at all; return its path.
 
     Args:
         path: where to.
@@ -69,9 +69,10 @@ def write(path: str | os.PathLike[str], content: object) -> Path:
 def _write_safetensors(
     file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write the format of safetensors, tensor by tensor, without a copy of them all.
+    """Write the format of safetensors to an open file, tensor by tensor, without a copy of them all.
 
-    The library's own writer moves a file of another mode into the place, with its own leftovers.
+    The library's own writer moves a file of another mode into the place, with its own leftovers. Raises
+    UnsupportedError, code `file.kind`, for a dtype that is not in `DTYPES`.
     """
     head: dict[str, Any] = {"__metadata__": metadata}
     end = 0
@@ -130,9 +131,10 @@ def read(path: str | os.PathLike[str]) -> Any:
 
 
 def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the metadata and the tensors of a file, both from the same version of it.
+    """Return the metadata and the tensors of a file by name, both from the same version of it.
 
-    safetensors opens a path more than once, so it gets the name of a file that is open already.
+    safetensors opens a path more than once, so it gets the name of a file that is open already. Raises FileError:
+    `file.unreadable` for no file or another format, `file.content` for shapes larger than the file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -184,7 +186,7 @@ def read_seen(path: str | os.PathLike[str]) -> Record:
 
 
 def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
-    """Return a call with the numbers of its heads set."""
+    """Return a copy of a call, matrix or summary, with the numbers of its heads set; tensors are shared."""
     if not isinstance(call, AttentionMatrix):
         return replace(call, heads=numbers)
     problem = call.problem

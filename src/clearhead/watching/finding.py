@@ -16,7 +16,7 @@ from clearhead.watching.missing import OTHERWISE
 
 
 class HeadLink(NamedTuple):
-    """The weight from a query to a key in one head of a layer, which is named by its path."""
+    """The weight from a query to a key, by their places, in one head of a layer, which is named by its path."""
 
     layer: str
     head: int
@@ -49,9 +49,10 @@ def links_of_heads(
     key: int | None,
     sample: int = 0,
 ) -> list[HeadLink]:
-    """Return the link from a query to a key in each head.
+    """Return the link from a query to a key in each kept head, as one `HeadLink` a head.
 
-    Of one of them, with None for the other, the strongest. A row or a column is computed, never the matrix.
+    If query or key is None, the strongest; not both may be. Heads whose weights are not finite are left out. A row or
+    a column is computed, never the matrix.
 
     Raises:
         ArgumentTypeError: code `watch.find-type`, for a sample that is no whole number.
@@ -99,7 +100,7 @@ def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
 def place_of_token(
     side: str, wanted: str | int | None, tokens: Sequence[str | int] | None
 ) -> int | None:
-    """Return the place of a token, given by its place or by how it reads; None for None.
+    """Return the place of a token, given by its place, returned unchecked, or by how it reads; None for None.
 
     Raises:
         ArgumentError: code `watch.find`, for a text where no tokens are known.

@@ -66,7 +66,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return self._modules[self.path(layer)].all()
 
     def whole_and_call(self, path: str, number: int) -> list[Kept]:
-        """Return the one object of a module if its calls are parts of one, and the call of a number, if it is there."""
+        """Return the one object of a module if its calls are parts of one, then the call of a number if it is there.
+
+        Or [].
+        """
         module = self._modules[self.path(path)]
         one = [] if module.several() else [module.whole()]
         return [*one, *module.all()[number : number + 1]]
@@ -231,7 +234,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return path_of_layer(layer, self._by_number())
 
     def _by_number(self) -> dict[int, str]:
-        """Return the path of each module by its number."""
+        """Return the path of each module by its number in the model; its place in the record if that is not known."""
         return {self._numbers.get(path, at): path for at, path in enumerate(self._modules)}
 
     def number(self, path: str) -> int:
@@ -288,18 +291,21 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return layer in self._modules
 
     def _graphs(self) -> dict[str, Call]:
-        """Return every call that was kept with its graph, by its path, or as "path, call 0" of several."""
+        """Return every call that was kept with its graph, by its path, or as "path, call 0" of several.
+
+        {} if none was.
+        """
         every = self._modules.items()
         return dict(pair for name, each in every for pair in named(name, each.graphs()))
 
     def _of(self, modules: dict[str, Any]) -> Self:
-        """Return the record of other calls."""
+        """Return a copy of the record with these modules instead; everything else is shared."""
         some = copy(self)
         some._modules = modules
         return some
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
-        """Add a call to the calls of a module, and return what their `add` returns."""
+        """Append a call to the calls of a module, made if there are none yet, and return what their `add` returns."""
         if name not in self._modules:
             # Contexts of a file are results: nothing tells how they are put together.
             is_result = isinstance(call[0], Contexts)
@@ -308,7 +314,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return self._modules[name].add(*call, **options)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
-        """Free the memory reserved for more calls, and note the parts that were not seen."""
+        """Free the memory reserved for more calls, and set `missing` to the parts that were not seen."""
         self.missing = list(missing)
         for module in self._modules.values():
             module.close()

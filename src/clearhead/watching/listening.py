@@ -17,14 +17,14 @@ _entered: ContextVar[tuple[object, ...]] = ContextVar("clearhead.watches", defau
 
 
 def enter_context(listener: Any) -> None:
-    """Have a watch listen to this context, and to the contexts that are copied from it."""
+    """Have a watch listen to this context, and to the contexts that are copied from it; sets its `entry`."""
     listener.entry = object()
     entries = [each.entry for each in _every()]
     _entered.set((*(each for each in _entered.get() if each in entries), listener.entry))
 
 
 def listen(undo: Undo) -> None:
-    """Pass the reports of the hooks to the watches."""
+    """Pass the reports of the hooks to the watches, until `undo` is run."""
     tap.register(undo, tap.observers, _record)
     tap.register(undo, tap.witnesses, _witness)
     tap.register(undo, running.followers, _following)
@@ -60,7 +60,7 @@ def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Cha
 
 
 def _witness(kind: str, shape: tuple[int, ...]) -> None:
-    """Report a call of softmax or FlexAttention to the open watches."""
+    """Report a call of softmax or FlexAttention to the watches of its module; no-op in a backward pass."""
     if not in_backward():
         stack = running.stack()
         for each, _ in _watching(stack, None):
@@ -68,7 +68,7 @@ def _witness(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]]:
-    """Return the watches of a running module, with its path in each."""
+    """Return the watches of this context that know the running module, each with its path there; [] if none."""
     return [
         (each, name) for each in _listeners() if (name := each.path_of(stack, child)) is not None
     ]
@@ -83,7 +83,7 @@ class _Following:
             each.enter(module, every, stack)
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Pass a module that has run to the watches of this context."""
+        """Pass a module that has run to the watches of this context; returns None, so its output is unchanged."""
         for each in _listeners():
             each.leave(module, output)
 

@@ -130,7 +130,7 @@ def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _alike(tensor: Tensor, dim: int) -> bool:
-    """Return True if all slices along a dimension are equal."""
+    """Return True if all slices along a dimension are equal, or there is one."""
     first = tensor.narrow(dim, 0, 1)
     # A broadcast dimension is the same memory.
     spread = tensor.shape[dim] == 1 or tensor.stride(dim) == 0

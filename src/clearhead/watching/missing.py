@@ -1,4 +1,4 @@
-"""The parts of a watched model that attended and were not seen, and the way out for each."""
+"""The parts of a watched model that attended and were not seen, and how to make each visible."""
 
 import re
 import weakref
@@ -86,7 +86,7 @@ def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
 
 
 def places_that(missing: Sequence[Missing]) -> str:
-    """Return the number of parts, in words.
+    """Return the number of parts as the start of a clause: "1 place that was", "2 places that were".
 
     Example:
         >>> places_that([Missing("h.0", "Own", "it was compiled", "the model before.")])
@@ -111,9 +111,9 @@ class Paths:
         return name if reference is not None and reference() is module else None
 
     def find(self, module: nn.Module, parents: list[nn.Module]) -> str | None:
-        """Return the path of a module that runs inside others.
+        """Return the path of a module that runs inside `parents`, the innermost last; None for one of another model.
 
-        One that has come since the model was searched is found as a child of the innermost of them.
+        One that has come since the model was searched is found as a child of the innermost of them, and stored.
         """
         name = self.of(module)
         if name is None and (above := self.innermost(parents)) is not None:
@@ -125,7 +125,7 @@ class Paths:
         return name
 
     def innermost(self, running: list[nn.Module]) -> tuple[nn.Module, str] | None:
-        """Return the innermost module of this model, and its path."""
+        """Return the innermost module of this model among those that run, and its path; None if none is of it."""
         for module in reversed(running):
             name = self.of(module)
             if name is not None:
@@ -164,7 +164,10 @@ class Ran:
             self._given[path] = [weakref.ref(each) for each in inputs if isinstance(each, Tensor)]
 
     def left(self, path: str | None, output: Any) -> None:
-        """Note that a module has run; one that returned its input did not attend."""
+        """Note that a module has run; one that returned its input did not attend.
+
+        No-op for modules not noted at `enter`.
+        """
         if path not in self._given:
             return
         made = output[0] if isinstance(output, tuple | list) and output else output
@@ -172,7 +175,10 @@ class Ran:
             self._worked.add(path)
 
     def witness(self, path: str, module: nn.Module, kind: str, shape: tuple[int, ...]) -> None:
-        """Note that a module called softmax or FlexAttention itself, if that may be attention."""
+        """Note that a module called softmax or FlexAttention itself, if that may be attention.
+
+        A softmax counts if the module is named as an attention or its scores are square, and not for routers and gates.
+        """
         if type(module).__module__.startswith("torch.nn.") and "." in path:
             # nn.Softmax as a part of the module in question.
             path = path.rpartition(".")[0]
@@ -186,7 +192,7 @@ class Ran:
         self._own[path] = type(module), kind
 
     def missing(self, seen: Collection[str]) -> list[Missing]:
-        """Return the parts that attended and are not among the modules that were seen.
+        """Return the parts that attended and are not among the modules that were seen; [] if none.
 
         Args:
             seen: the paths of those that were.
@@ -206,7 +212,10 @@ class Ran:
         return Missing(path, kind.__name__, "it takes a softmax of its own", self._way_out(kind))
 
     def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Return the modules with the name of an attention that reported no call."""
+        """Yield path, class, reason and way out of each module with the name of an attention that reported no call.
+
+        `known` are the paths of those that did; modules around or inside one are passed over.
+        """
         named = {path: kind for path, kind in self._ran.items() if path in self._worked}
         above = {outer for path in (*known, *named) for outer in _outer(path)}
         for path, kind in named.items():
@@ -216,7 +225,7 @@ class Ran:
                 yield path, kind, reason, self._way_out(kind)
 
     def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Return the attentions in compiled parts, whose modules do not run one by one."""
+        """Yield path, class, reason and way out of each attention in a compiled part that ran and was not seen."""
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue
@@ -243,7 +252,7 @@ class Ran:
 
 
 def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchError:
-    """Return the error for a model without a recorded call, whether it ran or not."""
+    """Return the WatchError for a model without a recorded call: `watch.not-run`, or `watch.nothing-seen` if it ran."""
     if not ran:
         return WatchError(
             "watch.not-run",
@@ -270,12 +279,12 @@ def _attends(module: nn.Module) -> bool:
 
 @lru_cache(maxsize=1024)
 def names_attend(kind: str) -> bool:
-    """Return True if a class has the name of an attention, or of a module that has one."""
+    """Return True if a class has the name of an attention, or of a module that has one; cached."""
     return bool(ATTENDS.search(kind)) and not OTHERWISE.search(kind)
 
 
 def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
-    """Return the classes of the attentions in a module, by their paths."""
+    """Return the classes of the attentions in a module, itself included, by path; `root` is its own path."""
     return {
         f"{root}.{path}".strip("."): type(each)
         for path, each in module.named_modules()
@@ -284,7 +293,7 @@ def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
 
 
 def _outer(path: str) -> list[str]:
-    """Return the paths of the modules that contain a module, including "" for the model."""
+    """Return the paths of the modules that contain a module, from "" for the model on; [] for the model."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts))]
 

@@ -89,7 +89,7 @@ def output_projection(
 
 
 def projection_of(model: nn.Module, path: str) -> nn.Module | None:
-    """Return the output projection of a module that attended; None if none is known.
+    """Return the output projection of a module that attended, or of the attention around it; None if none is known.
 
     Example:
         >>> import torch, clearhead as ch
@@ -114,7 +114,7 @@ def attention_at(model: nn.Module, path: str) -> nn.Module:
 
 
 def _holders(model: nn.Module, path: str) -> list[nn.Module]:
-    """Return a list of the module and, as in BERT, the attention that it is a part of."""
+    """Return a list of the module and, if its parent is named as an attention, as in BERT, of the parent."""
     module = model.get_submodule(path)
     parent = model.get_submodule(path.rpartition(".")[0]) if path else None
     beside = parent is not None and "Attention" in type(parent).__name__
@@ -122,7 +122,7 @@ def _holders(model: nn.Module, path: str) -> list[nn.Module]:
 
 
 def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the output projections in a module with their names, the least deep first."""
+    """Return the output projections in a module with their names, the least deep first; [] if there is none."""
     found = [(name, each) for name, each in holder.named_modules() if _is_output(name, each)]
     return sorted(found, key=lambda pair: pair[0].count("."))
 
@@ -137,7 +137,10 @@ def _is_output(name: str, module: nn.Module) -> bool:
 def _check_context(
     path: str, holder: nn.Module, kept: AttentionMatrix | Contexts | Summary
 ) -> None:
-    """Check that nothing in a layer of this package changes the context before its output projection."""
+    """Raise UnsupportedError if a layer of this package changes the context before its output projection.
+
+    It does by a part, or by latents in a cache. Modules of other libraries are not checked.
+    """
     for each in holder.modules():
         if not isinstance(each, AttentionLayer):
             continue
@@ -150,7 +153,7 @@ def _check_context(
 
 
 def _unknown(path: str, reason: str) -> UnsupportedError:
-    """Return the error for a module whose output projection is unknown."""
+    """Return the UnsupportedError, code `norms.projection`, for a module whose output projection is unknown."""
     return UnsupportedError(
         "norms.projection",
         f"the output projection of {shown(path)} is not known: {reason}. norms() of the matrix takes its weight, "

@@ -58,7 +58,8 @@ class Copies:
     def of_call(self, problem: Problem, name: str) -> Problem:
         """Return a problem with copies, as `of`, and with what `of_texts` adds for the module of this name.
 
-        Of cross-attention the queries that are padding are those of the self-attention before it in the same layer.
+        Of cross-attention the queries that are padding are those of the self-attention before it in the same layer,
+        which is stored for that.
         """
         problem = self.of(of_texts(problem, name))
         if not problem.cross:
@@ -70,9 +71,10 @@ class Copies:
         return problem
 
     def of(self, problem: Problem) -> Problem:
-        """Return a problem with copies of the tensors that the model may write to, except query and key.
+        """Return a problem with copies of the tensors that the model may write to, except query, key and value.
 
-        A tensor that says no more than a description becomes one.
+        A tensor that says no more than a description becomes one; unused slots of a static cache are cut off. Copies of
+        masks and biases are stored, for equal ones.
         """
         mask, bias, sinks = problem.mask, problem.bias, problem.sinks
         real = problem.real_queries
@@ -93,13 +95,16 @@ class Copies:
         )
 
     def clear(self) -> None:
-        """Forget the copies."""
+        """Forget the copies of masks and biases, and the last self-attention."""
         self._masks.clear()
         self._biases.clear()
         self._before = None
 
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
-        """Return a mask with copies of its tensors, as a description where a tensor is a known pattern."""
+        """Return a mask with copies of its tensors, as a description where a tensor is a known pattern.
+
+        And, Or and Not are rebuilt; parts that hide nothing are left out. Other masks are returned unchanged.
+        """
         if isinstance(mask, And):
             left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)
             hiding = [each for each in (left, right) if not isinstance(each, Full)]
@@ -116,7 +121,10 @@ class Copies:
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
-        """Return a bias with copies of its tensors, which the model may write to."""
+        """Return a bias with copies of its tensors, detached.
+
+        Equal dense ones share a copy, other kinds are unchanged.
+        """
         if isinstance(bias, DenseBias):
             tensor = unbroadcast(bias.tensor.detach())
             return DenseBias(_memoised(self._biases, tensor, lambda copy: copy))
@@ -128,7 +136,10 @@ class Copies:
 
 
 def _of_padding(problem: Problem) -> Problem:
-    """Return a problem without its values that still tells which queries are real."""
+    """Return a problem of the same shapes without its values, which still tells which queries are real.
+
+    Its key is True where a key is not zero, if the mask or bias need it.
+    """
     query, key, value = (
         each.new_empty(()).expand(each.shape)
         for each in (problem.query, problem.key, problem.value)
@@ -188,7 +199,10 @@ def _as_mask(tensor: Tensor) -> Mask:
 def _memoised(
     known: list[tuple[Tensor, Described]], tensor: Tensor, read: Callable[[Tensor], Described]
 ) -> Described:
-    """Return the description of a copy of the tensor; equal tensors share both."""
+    """Return the description of a copy of the tensor; equal tensors share both.
+
+    `known` is changed: the new pair is put first, and all but the `RECENT` latest are dropped.
+    """
     for copy, described in known:
         alike = (copy.dtype, copy.device) == (tensor.dtype, tensor.device)
         if alike and not tensor.is_meta and torch.equal(copy, tensor):
@@ -213,10 +227,10 @@ def _in_one_layer(path: str, other: str) -> bool:
 
 
 def of_texts(problem: Problem, name: str) -> Problem:
-    """Return the problem of a module's call with what is known of its texts added.
+    """Return the problem of a module's call with what is known of its texts added; unchanged for most calls.
 
     It is marked as cross-attention if the module attends to another text. If the module appends keys that are no
-    tokens, the real queries are added, because the keys do not show which queries are padding.
+    tokens, it is too, and the real queries are added, because the keys do not show which queries are padding.
     """
     if is_cross(name):
         return problem.replace(cross=True)
@@ -303,14 +317,14 @@ def reduced(
 
 
 def totalled(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Totals:
-    """Return the totals of a call; arguments as for `summarised`."""
+    """Return the totals of a call, one row for each kept head; arguments as for `summarised`."""
     return totals_of(summary_with_roles(matrix_of(problem), tokens, first))
 
 
 def with_mean_of(
     context: Tensor, totals: Totals, problem: Problem, heads: Sequence[int] | None
 ) -> Totals:
-    """Return the totals of a call with the mean of its context over its real queries.
+    """Return a copy of the totals of a call with the mean of its context over its real queries, float64, on the CPU.
 
     Args:
         context: of all heads, (batch, num_heads, query_len, value_head_dim).
@@ -328,6 +342,8 @@ def with_mean_of(
 
 def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:
     """Return the summary of a call, which replaces its query and key in the record.
+
+    It has the `TOP_K` largest weights and a map of `POOL` cells a side, but not for a call without queries or keys.
 
     Args:
         problem: the call.

@@ -74,7 +74,7 @@ class Seen(Answering, WholeRecord[Kept]):
     def table(self, tokens: Tensor | None = None, source_tokens: Tensor | None = None) -> Table:
         """Return the heads side by side: entropy, distance, and how far each fills each role.
 
-        Averages are over all real queries of all calls; layers that share a module, as in ALBERT, are told apart.
+        Averages are over all real queries of all calls; layers that share a module, as in ALBERT, have a row each.
 
         Args:
             tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on. None takes
@@ -341,14 +341,14 @@ class Seen(Answering, WholeRecord[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        """Return the record as HTML for a notebook."""
+        """Return the record as HTML for a notebook: maps of the heads, or its text where none were kept."""
         if self._keep in ("function", "total", "contexts"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
 
 
 def with_texts(seen: Seen[Any], page: Options) -> Options:
-    """Return the options of a page, with the tokens of the record where the options have none."""
+    """Return a copy of the options of a page, with the tokens of the record where the options have none."""
     texts = {"tokens": seen.tokens, "source_tokens": seen.source_tokens}
     return cast(
         Options, {**page, **{name: texts[name] for name in texts if page.get(name) is None}}

@@ -78,7 +78,10 @@ def stitch(
 def assembled(
     matrices: Sequence[AttentionMatrix], pieces: Sequence[QueryRun]
 ) -> AttentionMatrix | str:
-    """Return the matrix of a text whose queries are these pieces, or why there is none."""
+    """Return the matrix of a text whose queries are these pieces, or why there is none, in words.
+
+    It has values and contexts if every call has them.
+    """
     calls = [each.problem for each in matrices]
     reason = _unlike(matrices)
     if reason:
@@ -94,7 +97,7 @@ def assembled(
 
 
 def _unlike(matrices: Sequence[AttentionMatrix]) -> str:
-    """Return why the calls cannot be rows of one matrix, by their options; "" if they can."""
+    """Return why the calls cannot be rows of one matrix, by bias, cross, scale, softcap or sinks; "" if they can."""
     calls = [each.problem for each in matrices]
     for number, call in enumerate(calls):
         reason = ""
@@ -112,9 +115,9 @@ def _unlike(matrices: Sequence[AttentionMatrix]) -> str:
 def continued(
     matrices: Sequence[AttentionMatrix], links: Sequence[Continuation | None]
 ) -> list[Tensor] | str:
-    """Return the samples of each call that the last call continues, or the reason why the chain breaks, in words.
+    """Return, for each call, its sample that each sample of the last call continues, int64, (batch,).
 
-    The calls are of self-attention. Each must continue the call before it.
+    Or why the chain breaks. The calls are of self-attention. Each must continue the last keys of the call before it.
 
     Args:
         matrices: one for each call.
@@ -135,12 +138,12 @@ def continued(
 
 
 def _in_order(parts: Sequence[Tensor], pieces: Sequence[QueryRun]) -> Tensor:
-    """Concatenate the queries or contexts of the pieces, from those of each call."""
+    """Concatenate the queries or contexts of the pieces, (batch, heads, queries, dim), from those of each call."""
     return torch.cat([each.samples(parts[each.call][:, :, each.queries]) for each in pieces], dim=2)
 
 
 def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tensor | None:
-    """Return the real queries of all pieces, concatenated; None if no call has more than its keys tell."""
+    """Return the real queries of all pieces, bool, (batch, queries); None if no call has more than its keys tell."""
     if all(calls[each.call].real_queries is each.live is None for each in pieces):
         return None
     parts = []
@@ -155,7 +158,10 @@ def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tenso
 def _joined(
     calls: Sequence[Problem], held: Sequence[Sequence[Tensor]], pieces: Sequence[QueryRun]
 ) -> AttentionMatrix | str:
-    """Return calls with growing keys, or with the keys of one source, as one matrix, or why they are not its rows."""
+    """Return calls with growing keys, or with the keys of one source, as one matrix.
+
+    Or why they are not its rows, in words. `held` are the keys of each call, and its values if kept.
+    """
     cross = calls[0].cross
     reaches: dict[int, Reach] = {}
     for number in dict.fromkeys(each.call for each in pieces):
@@ -212,7 +218,7 @@ def _joined(
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate tensors (batch or 1, count) along the second dimension."""
+    """Concatenate tensors (batch or 1, count) along the second dimension; rows of 1 are expanded."""
     count = max(map(len, parts))
     return torch.cat([each.expand(count, -1) for each in parts], dim=1)
 
@@ -246,7 +252,10 @@ def _described(first: Tensor, stop: Tensor) -> Mask | None:
 
 
 def _reach(call: Problem) -> Reach | None:
-    """Return the run of keys that each query sees; None if it does not reach to the query's own key."""
+    """Return the run of keys that each query of self-attention sees; None if it is no run up to its own key or beyond.
+
+    None too for heads that differ, for samples whose runs begin differently, and for a call without queries.
+    """
     own = torch.arange(call.kv_len - call.query_len, call.kv_len, device=call.device)
     if not call.query_len:
         return None
@@ -303,7 +312,7 @@ def _equal(tensor: Tensor, other: Tensor) -> bool:
 
 
 def _alike(problem: Problem, other: Problem) -> bool:
-    """Return True if two problems have equal options, apart from the mask."""
+    """Return True if two problems have equal scale, softcap and sinks."""
     if (problem.scale, problem.softcap) != (other.scale, other.softcap):
         return False
     if problem.sinks is None or other.sinks is None:
@@ -312,7 +321,7 @@ def _alike(problem: Problem, other: Problem) -> bool:
 
 
 def _parts(mask: Mask | None) -> list[Mask]:
-    """Return the masks that are joined by &."""
+    """Return the masks that are joined by &, left to right; [] for None."""
     if isinstance(mask, And):
         return _parts(mask.left) + _parts(mask.right)
     return [] if mask is None else [mask]

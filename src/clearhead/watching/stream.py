@@ -18,7 +18,7 @@ from clearhead.watching.watch import watch
 
 
 def check_asked(model: object, query: object) -> None:
-    """Check that the model is a module, and the query a position or None."""
+    """Raise ArgumentTypeError unless model is a module, SelectionError unless query is a whole number or None."""
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
             "logits.model", f"model must be a torch.nn.Module; got {shown(model)}."
@@ -31,13 +31,16 @@ def check_asked(model: object, query: object) -> None:
 
 
 def called(model: nn.Module, inputs: object) -> Any:
-    """Return the output of a model for named arguments, a tuple, or one tensor."""
+    """Return the output of a model for a mapping of named arguments, a tuple, or one tensor.
+
+    Gradients as they are set.
+    """
     given, named = arguments_of(inputs)
     return model(*given, **named)
 
 
 class BlockCall(NamedTuple):
-    """The input and output of one call of a module, at the requested queries, and their rounding."""
+    """Input (None if of another shape) and output of a module's call, at the requested queries, and its rounding."""
 
     given: Tensor | None
     made: Tensor
@@ -45,7 +48,7 @@ class BlockCall(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """A norm, by its path, whose output a linear layer may read."""
+    """A norm, by its path, with input and output at the requested queries (`call`, float64), and its whole output."""
 
     path: str
     module: nn.Module
@@ -66,7 +69,7 @@ class FrozenNorm(NamedTuple):
         return part * (self.scale[sample, queries, None] * self.gain)
 
     def reversed(self, direction: Tensor) -> Tensor:
-        """Map a direction after the norm to the stream before it, (batch, query_len, embed_dim)."""
+        """Return a direction after the norm as one in the stream before it, (batch, query_len, embed_dim)."""
         direction = direction * self.gain
         if self.centred:
             direction = direction - direction.mean(dim=-1, keepdim=True)
@@ -97,7 +100,7 @@ class StreamRun:
             each.remove()
 
     def _hook(self, name: str) -> Any:
-        """Return a forward hook that keeps the input and output of the module `name` if they may be a stream."""
+        """Return a forward hook that stores the input and output of the module `name` if they may be a stream."""
 
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             made = _first(output)
@@ -125,7 +128,7 @@ class StreamRun:
         return keep
 
     def at(self, tensor: Tensor, axis: int = 2) -> Tensor:
-        """Return a tensor at the requested queries, detached."""
+        """Return a detached view of a tensor at the requested query, along `axis`; of all if none was requested."""
         if self._query is not None:
             tensor = tensor.narrow(axis, self._query % tensor.shape[axis], 1)
         return tensor.detach()
@@ -135,7 +138,10 @@ class StreamRun:
         return self.at(tensor, 1).clone()
 
     def ending(self) -> tuple[Ending, nn.Module, Tensor] | None:
-        """Return the last norm, the unembedding that reads it, and its output; None if there are none."""
+        """Return the last norm, the unembedding that reads it, and its output; None if none.
+
+        SelectionError for a bad query.
+        """
         if self._ending is None and self._short is not None:
             raise SelectionError(
                 "logits.query", f"query must be one of {self._short} positions; got {self._query}."
@@ -143,7 +149,7 @@ class StreamRun:
         return self._ending
 
     def places(self, layers: Sequence[str]) -> list[int]:
-        """Return the positions of the queries, and sort the layers by the order in which they ran."""
+        """Return the positions of the queries, and set `order` to those of the layers on the stream, as they ran."""
         assert self._ending is not None
         norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}
@@ -153,7 +159,7 @@ class StreamRun:
         return list(range(length)) if self._query is None else [self._query % length]
 
     def _of_stream(self, norm: str) -> list[str]:
-        """Return the layers of the part of the model that has the last norm, without a vision tower.
+        """Return the layers of the part of the model that has the last norm (by path), without a vision tower.
 
         All of them where the first of that part reads what another one gives.
         """
@@ -168,9 +174,9 @@ class StreamRun:
         return self.order if goes_on else inside
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
-        """Return the residual stream before and after the block of a layer, and its rounding.
+        """Return the residual stream before and after the block of a layer, float64, and its relative rounding.
 
-        The block must read what the block of the layer before it returned.
+        UnsupportedError (`logits.stream`) unless the block reads the output of that of the call before this one.
         """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
@@ -190,13 +196,13 @@ class StreamRun:
         raise no_stream(path, f"its block {shown(block or 'the model')} {reason}")
 
     def check_end(self, last: Tensor) -> None:
-        """Check that the last norm reads the output of the last block."""
+        """Raise UnsupportedError, code `logits.stream`, unless `last` is the output of the last block."""
         if self._before is None or not torch.equal(self._before[1], last):
             before = "any block" if self._before is None else shown(self._before[0])
             raise no_stream("", f"the last norm reads something else than {before} gives")
 
     def check_block(self, path: str, heads: Tensor) -> None:
-        """Check that a block adds to the stream what its heads add, and at most the output of one more module."""
+        """Raise UnsupportedError unless a block adds the sum `heads` and at most one more module's output."""
         block, (given, made, rounding) = parent_of(path), self.follow(path)
         if heads.shape != made.shape:
             sizes = tuple(heads.shape), tuple(made.shape)
@@ -268,7 +274,7 @@ class EndedRun:
 
 
 def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Module, Tensor]:
-    """Return the last norm, the unembedding that reads it, and its output; raise if there are none."""
+    """Return the last norm, the unembedding, and its output; UnsupportedError unless the model returns that."""
     ending = run.ending()
     reason = "no linear layer read the output of a norm"
     if ending is not None:
@@ -284,7 +290,7 @@ def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, n
 
 
 def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
-    """Return the error for a model whose logits are not sums of what its heads add, with the reason."""
+    """Return the UnsupportedError, code `logits.unembedding`, for a model and the reason against it."""
     return UnsupportedError(
         "logits.unembedding",
         f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
@@ -302,7 +308,7 @@ def parent_of(path: str) -> str:
 
 
 def tensors_in(tree: object) -> list[Tensor]:
-    """Return the tensors among arguments or outputs, in order."""
+    """Return the tensors among arguments or outputs, in order; [] if there are none."""
     return [each for each in _pytree.tree_leaves(tree) if isinstance(each, Tensor)]
 
 
@@ -353,7 +359,7 @@ def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -
 
 
 def no_stream(path: str, reason: str) -> UnsupportedError:
-    """Return the error for a layer whose contribution to a logit is unknown."""
+    """Return the UnsupportedError, code `logits.stream`, for a layer, or "" for the model."""
     return UnsupportedError(
         "logits.stream",
         f"what {shown(path) if path else 'the model'} adds to a logit is not known: {reason}.",
@@ -361,7 +367,10 @@ def no_stream(path: str, reason: str) -> UnsupportedError:
 
 
 def numbers_of(name: str, given: Any) -> Any:
-    """Return the number of a logit, or one for each sample; None if `against` is None."""
+    """Return a logit's number as an int, or a tuple of one for each sample; None if `against` is None.
+
+    ArgumentTypeError, code `logits.target`, for anything else.
+    """
     if given is None and name == "against":
         return None
     values = given.tolist() if isinstance(given, Tensor) else given
@@ -377,7 +386,7 @@ def numbers_of(name: str, given: Any) -> Any:
 
 
 def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
-    """Return the rows of the unembedding for the samples, (batch,)."""
+    """Return the row of the unembedding for each sample, int64, (batch,); ArgumentError unless all are in [0, size)."""
     every = given if isinstance(given, tuple) else (given,) * batch
     if len(every) != batch or not all(0 <= each < size for each in every):
         raise ArgumentError(

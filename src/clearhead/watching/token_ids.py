@@ -40,7 +40,7 @@ class _Ended:
         """(batch, 1), True for those that had ended before the token that was read last; None if no row had ended."""
 
     def read(self, ids: Tensor) -> None:
-        """Read the tokens of a call, (batch, len)."""
+        """Read the tokens of a call, (batch, len), and set `rows`; more than one token begins again."""
         before, ended = self._before, self.rows
         self.begin()
         if ids.shape[1] != 1 or self._pad is None or ids.is_meta:
@@ -83,11 +83,14 @@ class TokenIds:
         self._firsts: dict[str, tuple[Tensor, Tensor]] = {}
 
     def forget(self) -> None:
-        """Forget the last ids, until the embedding runs again."""
+        """Forget the ids that the embedding read last; those of earlier calls stay."""
         self._last = None
 
     def read(self, module: nn.Module, inputs: Any) -> None:
-        """Store the ids that a module is called with, if it is the input embedding of the model."""
+        """Store the ids that a module is called with, if it is the input embedding of the model; else a no-op.
+
+        Given ids go before them: then only the ended rows are noted.
+        """
         if module is not self._embedding or not inputs or not isinstance(inputs[0], Tensor):
             return
         ids = inputs[0].detach()
@@ -97,7 +100,10 @@ class TokenIds:
         self._last = ids.clone() if self._given is None else None
 
     def with_ended(self, problem: Problem) -> Problem:
-        """Return the problem of a call without the queries of rows that have ended in a generation."""
+        """Return the problem of a call without the queries of rows that have ended in a generation.
+
+        Mostly unchanged.
+        """
         if problem.cross or self._embedding is None:
             return problem
         if problem.kv_len <= problem.query_len:
@@ -110,7 +116,9 @@ class TokenIds:
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
     def of(self, problem: Problem, name: str, link: Continuation | None = None) -> Tensor | None:
-        """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known.
+        """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known, as in cross-attention.
+
+        What is returned is stored for the next call of the module, unless ids were given.
 
         Args:
             problem: the call.
@@ -118,7 +126,7 @@ class TokenIds:
             link: its link to the call before; None if it does not continue it.
 
         Raises:
-            WatchError: code `watch.tokens`, if the ids that were given do not reach so far.
+            WatchError: code `watch.tokens`, if the ids that were given do not reach so far, or are of another batch.
         """
         batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
         if query_len > kv_len or problem.cross:
@@ -146,7 +154,8 @@ class TokenIds:
     def first_of(self, problem: Problem, name: str, prints: Tensor | None) -> Tensor | None:
         """Return the key of a call that is the first token of each sample, (batch, 1); None if nothing is known.
 
-        It is −1 if a window has dropped that token.
+        It is −1 if a window has dropped that token; None for a first call, whose masks tell. Stores the fingerprints of
+        the first tokens for the next call.
 
         Args:
             problem: the call.
@@ -170,7 +179,7 @@ class TokenIds:
         return place if before else None
 
     def _is_source(self, name: str) -> bool:
-        """Return True if a module reads the source."""
+        """Return True if a module, by path, reads the source in a model that has one; looked up once."""
         if not reads_source(name):
             return False
         if self._has_source is None:
@@ -195,7 +204,10 @@ def reads_source(path: str) -> bool:
 
 
 def _read(given: object) -> Tensor | None:
-    """Return ids as a tensor (batch, len); None if they are not integers of one or two dimensions."""
+    """Return a copy of ids as a tensor (batch, len); None for None.
+
+    Raises ArgumentTypeError if they are no ids, and ShapeError, code `tokens.shape`, for more dimensions than two.
+    """
     ids = None if given is None else check_ids(given)
     if ids is not None and ids.ndim not in (1, 2):
         raise ShapeError(

@@ -77,7 +77,7 @@ def watch(
     keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     **options: Unpack[WatchOptions],
 ) -> Watch[Any]:
-    """Record every call of attention that a model makes, in whichever way PyTorch has for it.
+    """Record every call of attention that a model makes, by whichever function of PyTorch.
 
     The model runs on its own kernel and gives its own output, bit for bit. Query and key of each call are kept
     (O(tokens) memory); weights are computed where they are indexed. A call is seen of PyTorch's function of attention,

@@ -61,19 +61,19 @@ class Wanted:
 
     @property
     def kind(self) -> Kind:
-        """The kind of record."""
+        """The kind of record: "function" for any, "matrix" for gradients too, else `keep` itself."""
         if callable(self.keep):
             return "function"
         return "matrix" if self.keep == "gradients" else self.keep
 
     @property
     def has_values(self) -> bool:
-        """True if the value of each call is kept."""
+        """True if the value of each call is kept: asked for, or with keep="gradients"."""
         return self.values or self.keep == "gradients"
 
     @property
     def has_contexts(self) -> bool:
-        """True if the context of each call is kept."""
+        """True if the context of each call is kept: asked for, or with keep="contexts"."""
         return self.contexts or self.keep == "contexts"
 
     def check(self) -> None:
@@ -120,7 +120,7 @@ class Watch(Drawn, Generic[Kept]):
         self.entry: object = None
 
     def _begin(self) -> None:
-        """Reset what a block needs, and start an empty record."""
+        """Reset what a block needs, and set `seen` to an empty record."""
         model = self._model
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
@@ -180,7 +180,7 @@ class Watch(Drawn, Generic[Kept]):
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
         """Return the path of the innermost running module of this model, or of the child whose work it does.
 
-        None if none is running.
+        None if none in `stack`, the innermost last, is of this model.
         """
         found = self._paths.innermost(stack)
         if found is None:
@@ -189,9 +189,11 @@ class Watch(Drawn, Generic[Kept]):
         return found[1] if part is None else part
 
     def record(self, name: str, read: tap.Read, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call that a module makes, and its context with keep="gradients".
+        """Add a call that a module makes to the record.
 
-        A failure is raised when the block ends: until then the model goes on as if it was not watched.
+        Return a function that takes its context, or None if none is needed. Calls of compiled parts and of layers that
+        were not asked for are not kept. A failure is stored, and raised when the block ends: until then the model goes
+        on as if it was not watched.
         """
         with self._lock:
             if name in self._parts.holding:
@@ -217,7 +219,10 @@ class Watch(Drawn, Generic[Kept]):
             return None
 
     def _kept(self, name: str, problem: Problem, gives: tap.Gives) -> tap.Change | None:
-        """Keep a call now and return None; or return the function that keeps it with its context, as totals need it."""
+        """Add a call to the record; return a function that takes its context, None if none is needed.
+
+        Totals with contexts are added when that function is called. Raises what the record of the call raises.
+        """
         wanted, every, heads = self._wanted, problem, self._wanted.heads
         link = self._links.of(name, problem, problem.value if wanted.has_values else None)
         tokens, first = self._known_of(problem, name, link)
@@ -261,7 +266,10 @@ class Watch(Drawn, Generic[Kept]):
         hand_on: tap.Change,
         take: tap.Change | None = None,
     ) -> tap.Change | None:
-        """Return a function that keeps the context, after `take`; a context that is not available is computed."""
+        """Return a function that takes the context to `take`, if there is one, and then to `hand_on`.
+
+        Where no context is available, it is computed and given to `hand_on` at once, and `take`, or None, is returned.
+        """
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
         hand_on(worked_out(problem))
@@ -277,14 +285,17 @@ class Watch(Drawn, Generic[Kept]):
         return tokens, self._ids.first_of(problem, name, self._links.prints.get(name))
 
     def _forget_early(self, *, so_far: bool) -> None:
-        """Drop modules that can no longer be among the requested layers, which count from the end."""
+        """Drop the records of modules that can no longer be among the requested layers, which count from the end."""
         count = len(self._attended)
         for place, name in enumerate(self._attended):
             if not self._layers.has(name, place, count, so_far=so_far):
                 self.seen._modules.pop(name, None)
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
-        """Note a module that starts to run."""
+        """Note a module that starts to run, its arguments and ids; the model itself begins a run.
+
+        No-op for other models.
+        """
         name = self._paths.find(module, parents)
         if name is None:
             return
@@ -297,14 +308,20 @@ class Watch(Drawn, Generic[Kept]):
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Note a module that has run."""
+        """Note a module that has run, with its output.
+
+        When it is the model, the run ends and its last ids are forgotten.
+        """
         self._parts.left(self._paths.of(module), output)
         if module is self._model:
             self._running = False
             self._ids.forget()
 
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
-        """Note attention that cannot be read."""
+        """Note attention that cannot be read in the innermost module of this model in `stack`; there must be one.
+
+        `kind` is "softmax" or "flex_attention"; `shape` is that of the scores.
+        """
         found = self._paths.innermost(stack)
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)
@@ -316,7 +333,10 @@ class Watch(Drawn, Generic[Kept]):
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
 
     def _raise_trouble(self) -> None:
-        """Raise the error of a call that could not be read, or of a block in which nothing was seen."""
+        """Raise the WatchError of a call that could not be read, or of a block in which nothing was seen.
+
+        Also for layers that no module has, and for parts not seen if strict; else these are a warning.
+        """
         trouble = self._trouble
         if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:
             raise trouble
@@ -331,7 +351,7 @@ class Watch(Drawn, Generic[Kept]):
         self._say_missing(name)
 
     def _say_missing(self, name: str) -> None:
-        """Warn of the parts that were not seen; raise a WatchError instead if the watch is strict."""
+        """Warn of the parts that were not seen, if any; raise a WatchError instead if the watch is strict."""
         missing = self.seen.missing
         if not missing:
             return

@@ -1,4 +1,4 @@
-"""One way to compute per file. Each owns its refusals; none imports another.
+"""One kernel per file. Each has its own refusals; none imports another.
 
 `auto` takes the first kernel of `planning.KERNELS` that refuses nothing and does not defer: a kernel may say
 that a later one is faster for a problem, as a measurement has shown. A kernel asked for by name runs or

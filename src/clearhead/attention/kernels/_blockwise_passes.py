@@ -26,7 +26,10 @@ from clearhead.masks.tiles import Tile, length
 
 
 def _with_tensor(bias: Bias | None, tensor: Tensor | None) -> Bias | None:
-    """Return the bias made of the tensor that autograd saved for it; the bias itself if the tensor is None."""
+    """Return a copy of the bias that is made of `tensor`, as autograd saved it; the bias itself if the tensor is None.
+
+    The bias is a tensor, relative, alibi or a selection of one of these.
+    """
     if tensor is None:
         return bias
     if isinstance(bias, DenseBias):
@@ -51,7 +54,10 @@ class Sums(NamedTuple):
 
 
 def at_once(problem: Problem) -> Tensor:
-    """Return the context of a small problem, computed without tiles; it has no bias, sinks or dropout."""
+    """Return the context of a small problem without tiles, (batch, num_heads, query_len, value_head_dim), upcast.
+
+    Bias, sinks and dropout are ignored. Queries that see no key get zeros.
+    """
     query, key, value = (
         stages.upcast(each) for each in (problem.query, problem.key, problem.value)
     )
@@ -74,7 +80,12 @@ def at_once(problem: Problem) -> Tensor:
 def forward(
     work: Work, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor, Sums]:
-    """Return the context and the logsumexp including the sinks, in the precision of sums, and sums for `backward`."""
+    """Return the context, the logsumexp including the sinks, and the sums for `backward`, all in the precision of sums.
+
+    The context is (batch, num_heads, query_len, value_head_dim), the logsumexp (batch, num_heads, query_len). A query
+    that sees nothing has context 0 and the logsumexp of its sink, or −∞; one whose scores hold NaN or +∞ has NaN in
+    both.
+    """
     like = stages.upcast(query[:0])
     # Tokens before heads in memory: what a layer wants next.
     batch, num_heads, query_len, *_ = work.extent
@@ -126,7 +137,11 @@ def forward(
 
 
 class Saved(NamedTuple):
-    """The tensors between the passes: `tensor` is that of the bias, `context` is kept for sinks."""
+    """The tensors between the passes.
+
+    `tensor` is that of the bias, `context` is stored only with sinks, `top` and `rest` are the `Sums`; the others are
+    the inputs.
+    """
 
     query: Tensor
     key: Tensor
@@ -145,7 +160,10 @@ def backward(
     grad_context: Tensor | None,
     grad_total: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of query, key, value, sinks and the bias tensor; None where `wanted` is False."""
+    """Return the gradients of query, key, value, sinks and the bias tensor, each in its shape and dtype.
+
+    A gradient is None where `wanted`, five booleans, is False. None for grad_context or grad_total means zeros.
+    """
     query, key, value, sinks, tensor, context, top, rest = saved
     like = top[:0]
     bias = _with_tensor(work.bias, tensor)
@@ -227,7 +245,15 @@ def _lost(
     sums: Sums,
     place: tuple[slice, slice, slice],
 ) -> Tensor:
-    """Return the gradient with respect to the sink logits, per head, negated."""
+    """Return the gradient with respect to the sink logits, per head, negated, from the queries of `place`.
+
+    Args:
+        sinks: (num_heads,).
+        context: that of the forward pass, (batch, num_heads, query_len, value_head_dim).
+        grad_context: its gradient.
+        sums: those of the forward pass.
+        place: the slices of samples, heads and queries.
+    """
     assert sinks is not None
     assert context is not None
     share = stages.upcast(sinks)[place[1], None] - sums.top[place] - sums.rest[place]
@@ -246,7 +272,13 @@ def _add(to: Tensor, tile: Tile, left: Tensor, right: Tensor, factor: float = 1.
 
 
 class _GradBias:
-    """Gathers the gradient of the tensor that a bias is made of."""
+    """Sums the gradient of the tensor that a bias is made of over the parts of all tiles.
+
+    Args:
+        work: the work.
+        bias: the bias, not None.
+        tensor: its tensor, whose shape the gradient has; not None.
+    """
 
     def __init__(self, work: Work, bias: Bias | None, tensor: Tensor | None) -> None:
         assert bias is not None
@@ -257,7 +289,7 @@ class _GradBias:
         self.grad = torch.zeros_like(tensor, dtype=dtype)
 
     def add(self, tile: Tile, part: HeadSlice, grads: Tensor) -> None:
-        """Add the gradients of the scores of a part, (samples, heads, queries, keys)."""
+        """Add to the sum the gradients of the scores of a part, (samples, heads, queries, keys of the tile)."""
         before = 0
         for run in tile.keys:
             some = grads[..., before : before + length(run)]
@@ -276,7 +308,10 @@ class _GradBias:
                 self._add_described(tile, part, run, some)
 
     def _add_described(self, tile: Tile, part: HeadSlice, run: slice, grads: Tensor) -> None:
-        """Add the gradients of scores for a bias that computes its tiles from few values."""
+        """Add the gradients of the scores of one run of keys for a bias that is not a tensor.
+
+        It is differentiated through its `block`.
+        """
         work = self.work
         with torch.enable_grad():
             tensor = self.tensor.detach().requires_grad_()
@@ -292,5 +327,5 @@ class _GradBias:
         self.grad.add_(grad)
 
     def result(self) -> Tensor:
-        """Return the gradient in the dtype of the bias."""
+        """Return the sum, in the shape and dtype of the bias's tensor."""
         return self.grad.to(self.tensor.dtype)

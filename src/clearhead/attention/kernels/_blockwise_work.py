@@ -41,7 +41,10 @@ WORTH_CUTTING = 1 << 15
 
 
 class HeadSlice(NamedTuple):
-    """The part of a tile that is computed at once: some samples with all heads, or some heads of one sample."""
+    """The part of a tile that is computed at once: some samples with all heads, or some heads of one sample.
+
+    `rows` are the samples, `heads` the query heads.
+    """
 
     rows: slice
     heads: slice
@@ -54,13 +57,13 @@ class Work:
     """The tiles and options of a problem, without its tensors, as both passes use them.
 
     Attributes:
-        extent: all sizes of it.
+        extent: all sizes of the problem.
         mask, bias, scale, softcap, dropout: those of the problem.
         spans: the runs of keys of each query; None if the mask has no such description.
         tiles: in the order of the queries.
         seed: of the pattern of dropout.
-        part: the place in the matrix that ranks share, by which dropout draws; None where the
-            matrix is whole, and draws tile by tile.
+        part: the place in the matrix that ranks share; dropout is then drawn by the position of a weight. None for
+            a whole matrix, whose dropout is drawn tile by tile.
     """
 
     extent: Extent
@@ -82,7 +85,7 @@ class Work:
 
     @property
     def largest(self) -> int:
-        """The largest number of scores that are in memory at once."""
+        """The largest number of scores of a part of a tile, and so of scores in memory at once; 0 without tiles."""
         most = 0
         for tile in self.tiles:
             queries, keys = tile.shape
@@ -93,7 +96,10 @@ class Work:
 
 
 def work_of(problem: Problem, seed: int = 0) -> Work:
-    """Return the tiles of a problem and its options, as both passes use them."""
+    """Return the work of a problem: its options, and its tiles, for which the mask is read.
+
+    `seed` is that of dropout.
+    """
     return Work(
         problem.extent,
         problem.num_kv_heads,
@@ -110,7 +116,11 @@ def work_of(problem: Problem, seed: int = 0) -> Work:
 
 
 def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
-    """Yield the tiles of queries × keys in which some query sees a key."""
+    """Yield the tiles of queries × keys in which some query sees a key; none if an axis is empty.
+
+    Without spans the mask is read as a tensor, and a tile without a mask is open to all keys. With spans, samples with
+    different runs share a tile only while they are small.
+    """
     batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
     if not batch * query_len * kv_len:
         return
@@ -137,7 +147,9 @@ def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
 def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edges, Tensor | None]]:
     """Yield every part of every tile, in the order of both passes.
 
-    A part has its tile, its slice of heads, the hidden rectangles at its edges, and its bias or None.
+    The tile, the slice of heads, the edges and the bias.
+    The edges are pairs of a slice of the tile's columns and a bool tensor, True = hidden; [] if all pairs are visible.
+    The bias is upcast, (samples or 1, heads or 1, queries, keys or 1), None without one.
     """
     for tile in work.tiles:
         hidden: Edges = []
@@ -152,7 +164,11 @@ def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edge
 
 
 def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
-    """Yield slices of samples with all heads, or of one sample with some heads: `many` key heads at a time."""
+    """Yield the parts of the samples `rows`, of up to `many` key heads each.
+
+    A part is some samples with all heads if `many` is at least the number of key heads, otherwise some heads of a
+    sample.
+    """
     kv_heads, group = work.num_kv_heads, work.group
     if many >= kv_heads:
         for first in range(rows.start, rows.stop, many // kv_heads):
@@ -170,7 +186,10 @@ def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
 
 
 def _of_part(tensor: Tensor, tile: Tile, part: HeadSlice) -> Tensor:
-    """Return the samples and heads of a part from a tensor of a tile; axes of size 1 stay."""
+    """Return the samples and heads of a part from a tensor of its tile, (samples or 1, heads or 1, queries, keys).
+
+    Axes of size 1 stay, so that it broadcasts.
+    """
     if tensor.shape[0] > 1:
         first = tile.rows.start
         tensor = tensor[part.rows.start - first : part.rows.stop - first]
@@ -178,7 +197,10 @@ def _of_part(tensor: Tensor, tile: Tile, part: HeadSlice) -> Tensor:
 
 
 def _added(work: Work, bias: Bias | None, tile: Tile) -> Tensor | None:
-    """Return the bias of a tile in the precision of sums; None without a bias."""
+    """Return the bias of a tile, upcast, (samples or 1, heads or 1, queries, keys of the tile or 1).
+
+    None without a bias.
+    """
     if bias is None:
         return None
     parts = [bias.block(tile.queries, run, work.extent) for run in tile.keys]
@@ -189,9 +211,15 @@ def _added(work: Work, bias: Bias | None, tile: Tile) -> Tensor | None:
 
 
 class Folded:
-    """Tensors with the samples and key heads as one axis, and the parts of them.
+    """Query, key and value with samples and key heads merged into one axis, from which the parts of tiles are read.
 
-    A head of queries stands below the others that share its key, so that no key is repeated.
+    The query heads that share a key head are stacked as rows, so that no key is repeated.
+
+    Args:
+        work: the work, for its sizes, scale and softcap.
+        query: (batch, num_heads, query_len, head_dim).
+        key: (batch, num_kv_heads, kv_len, head_dim).
+        value: (batch, num_kv_heads, kv_len, value_head_dim).
     """
 
     def __init__(self, work: Work, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -201,36 +229,46 @@ class Folded:
         self.scale = work.scale if work.softcap is None else work.scale / work.softcap
 
     def queries(self, tile: Tile, part: HeadSlice) -> Tensor:
-        """Return the scaled queries of a part, (folded heads, group · queries, head_dim)."""
+        """Return the queries of a part, upcast, (folded heads, group · queries, head_dim).
+
+        They are multiplied by the scale, and divided by the softcap if there is one.
+        """
         some = stages.upcast(self.query[part.folded, :, tile.queries])
         return (some * self.scale).flatten(1, 2)
 
     def keys(self, tile: Tile, part: HeadSlice) -> tuple[Tensor, Tensor]:
-        """Return the keys, (folded heads, keys, head_dim), and the values of a part."""
+        """Return the keys and the values of a part, upcast, (folded heads, keys, head_dim or value_head_dim)."""
         return keys_of(self.key[part.folded], tile), keys_of(self.value[part.folded], tile)
 
 
 def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
-    """Return the rows of a tile's keys, upcast, (heads, keys, width)."""
+    """Return the rows of (heads, kv_len, width) at the keys of a tile, upcast, (heads, keys of the tile, width)."""
     parts = [tensor[:, run] for run in tile.keys]
     return stages.upcast(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
 
 
 class Buffer:
-    """Memory for the scores of a part, used again for the next."""
+    """Memory for the scores of the largest part of `work`, in the dtype and on the device of `like`.
+
+    Each part overwrites it.
+    """
 
     def __init__(self, work: Work, like: Tensor) -> None:
         self.memory = like.new_empty(work.largest)
 
     def view(self, *shape: int) -> Tensor:
-        """Return the first values of the buffer as a tensor of this shape."""
+        """Return the first values of the buffer as a tensor of this shape.
+
+        Shared memory, with the values of the last use.
+        """
         return self.memory[: math.prod(shape)].view(shape)
 
 
 class Pattern:
-    """The factors of dropout for each part, 1/(1 − dropout) or 0, the same in both passes."""
+    """The factors of dropout for each part, 1/(1 − dropout) or 0, equal in both passes for the same seed."""
 
     def __init__(self, work: Work, like: Tensor) -> None:
+        """Allocate the buffers for the seed and dropout of `work`, in the dtype and on the device of `like`."""
         self.seed, self.part, self.device = work.seed, work.part, work.extent.device
         # A Python number would divide what is True in float32, also for factors of float64.
         self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype, device="cpu")
@@ -242,7 +280,10 @@ class Pattern:
         self.numbers = like.new_empty(-(-work.largest // 2), dtype=torch.int64)
 
     def view(self, number: int, tile: Tile, part: HeadSlice, shape: tuple[int, ...]) -> Tensor:
-        """Return the dropout factors of part `number`: 0 or 1 / (1 − dropout), in this shape."""
+        """Return the dropout factors of part `number`: 0 or 1 / (1 − dropout), in this shape.
+
+        The next call overwrites them. They depend on the seed and `number`, or on positions if ranks share the matrix.
+        """
         if self.part is not None:
             kept = self._by_position(tile, part).view(shape) >= self.threshold
             return torch.div(kept, self.kept, out=self.factors.view(*shape))
@@ -253,7 +294,10 @@ class Pattern:
         return torch.div(kept, self.kept, out=self.factors.view(*shape))
 
     def _by_position(self, tile: Tile, part: HeadSlice) -> Tensor:
-        """Return random int32 that depend only on the seed and the position of each weight."""
+        """Return random 32-bit integers, as int64, (samples, heads, queries, keys).
+
+        They depend on the seed and on each weight's position in the matrix of all ranks alone.
+        """
         assert self.part is not None
         device = self.device
         sample = torch.arange(part.rows.start, part.rows.stop, device=device)
@@ -267,7 +311,7 @@ class Pattern:
 
 
 def scramble(numbers: Tensor) -> Tensor:
-    """Return a hash of each int64, the same at every call.
+    """Return a hash of each int64, as int64 of the same shape, the same at every call.
 
     The hash is SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
     """
@@ -279,12 +323,20 @@ def scramble(numbers: Tensor) -> Tensor:
 
 
 def by_head(part: HeadSlice, scores: Tensor) -> Tensor:
-    """Return the scores of a part as (samples, heads, queries, keys)."""
+    """Return a view of the scores of a part as (samples, heads, queries, keys).
+
+    Args:
+        part: the slice of heads.
+        scores: (folded heads, group · queries, keys).
+    """
     return scores.view(length(part.rows), length(part.heads), -1, scores.shape[2])
 
 
 def finish_scores(part: HeadSlice, hidden: Edges, added: Tensor | None, scores: Tensor) -> None:
-    """Add the bias to the scores of a part and set hidden pairs to −∞, in place."""
+    """Add the bias to the scores of a part and set hidden pairs to −∞, in place.
+
+    The scores are (folded heads, group · queries, keys); `hidden` and `added` are those of `parts`.
+    """
     scores = by_head(part, scores)
     if added is not None:
         scores.add_(added)

@@ -14,9 +14,10 @@ WORTH = 1 << 25
 
 
 def threads_of(problem: Problem) -> int:
-    """Return the number of threads that share the heads; 1 if PyTorch's threads share each operation.
+    """Return the number of threads that share the heads; 1 to compute all heads in this thread.
 
-    It is 1 with gradients, because autograd would record each thread's part, and for masks or biases per head.
+    It is 1 for few pairs, for tensors that cannot be read at once, with gradients, a bias, dropout or a mask per head,
+    and if the key heads do not divide well among the threads.
     """
     pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     if pairs < WORTH or not can_sync(problem.query):
@@ -36,9 +37,9 @@ def by_heads(problem: Problem, count: int, run: Callable[[Problem, Tensor], obje
     """Return the context, (batch, num_heads, query_len, value_head_dim); each thread computes some heads.
 
     Args:
-        problem: the problem.
-        count: of the threads.
-        run: writes the context of a problem, of fewer heads, into a tensor.
+        problem: the problem, without a mask or bias per head.
+        count: the number of threads.
+        run: computes the context of a problem with fewer heads and writes it into the tensor given.
     """
     batch, num_heads, query_len, _ = problem.query.shape
     group, size = num_heads // problem.num_kv_heads, -(-problem.num_kv_heads // count)
@@ -46,6 +47,7 @@ def by_heads(problem: Problem, count: int, run: Callable[[Problem, Tensor], obje
     context = context.transpose(1, 2)
 
     def use(first: int) -> None:
+        """Compute the heads that read `size` key heads from `first` on, and write their context."""
         kv_heads = slice(first, min(first + size, problem.num_kv_heads))
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
         some = problem.replace(

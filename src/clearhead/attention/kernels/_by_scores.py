@@ -15,12 +15,17 @@ from clearhead.attention.kernels._nonfinite import SMALL
 
 MOST_QUERIES = 16
 
+MOST_IN_CACHE = 1 << 20
+"""The number of entries of the key up to which the product of scores is faster with the query on the left."""
+
 LEAST_CHECKED = 1 << 18
 """The number of entries of the key up to which a fused call that checks none of them is faster."""
 
 
 def fits(query: Tensor, key: Tensor, value: Tensor, keys_finite: bool) -> bool:
     """Return True if `context_by_scores` is at least as fast as the fused call, for CPU tensors without gradients.
+
+    False for few keys, for 16-bit tensors, and for keys or values that would be copied.
 
     Args:
         query: four dimensions, up to MOST_QUERIES queries.
@@ -50,20 +55,24 @@ def context_by_scores(
     visible: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor | None:
-    """Return the context; None if a score or an entry of the context is not finite.
+    """Return the context, (batch, num_heads, query_len, value_head_dim).
+
+    None if a score or an entry of it is not finite.
 
     Args:
         query: (batch, num_heads, query_len, head_dim), float32 or float64.
         key: (batch, num_kv_heads, kv_len, head_dim).
         value: (batch, num_kv_heads, kv_len, value_head_dim).
         scale: the factor of the scores.
-        visible: the mask, which broadcasts to (batch, num_heads, query_len, kv_len); every query sees a key.
+        visible: the mask, bool, which broadcasts to (batch, num_heads, query_len, kv_len), and shows each query a key;
+            None if all keys are visible.
         softcap: the bound of the scaled scores, or None.
     """
     batch, heads, query_len, width = query.shape
-    rows = (query * scale).reshape(batch * key.shape[1], -1, width)
-    # With the key on the left: for wide heads a product with the query on the left takes twice as long.
-    scores = torch.bmm(key.flatten(0, 1), rows.mT).mT
+    rows = query.reshape(batch * key.shape[1], -1, width)
+    keys = key.flatten(0, 1)
+    in_cache = key.numel() <= MOST_IN_CACHE
+    scores = (torch.bmm(rows, keys.mT) if in_cache else torch.bmm(keys, rows.mT).mT) * scale
     if not math.isfinite(scores.sum().item()):
         return None
     if visible is not None or softcap is not None:

@@ -17,7 +17,10 @@ MOST_PAIRS = 1.2
 
 
 def run_piece(problem: Problem, piece: Piece) -> Tensor:
-    """Return the context of a piece, by one call of PyTorch's kernel, or by one per sample if it has tiles."""
+    """Return the context of a piece, (samples, num_heads, queries, value_head_dim), with the sinks if there are any.
+
+    It takes one call of PyTorch's kernel, or one per sample if the piece has tiles. Queries that see no key get zeros.
+    """
     if piece.tiles > 1:
         wants_total = problem.sinks is not None
         context, total = _run_tiles(problem, piece, problem.value, wants_total)
@@ -42,21 +45,30 @@ def run_piece(problem: Problem, piece: Piece) -> Tensor:
 def call_with_sinks(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
-    """Return the context of one fused call, with the sinks of the problem if it has any."""
+    """Return the context of one fused call, as `fused_call` does, with the sinks if there are any.
+
+    And then without dropout.
+    """
     if problem.sinks is None:
         return fused_call(problem, query, key, value, mask, causal)
     return _beside_sinks(problem, *_fused_with_logsumexp(problem, query, key, value, mask, causal))
 
 
 def _beside_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
-    """Return the context multiplied by the share that the sinks leave, from the logsumexp of the scores."""
+    """Return the context times sigmoid(logsumexp − sink), the share that the sinks leave, in the context's dtype.
+
+    Args:
+        problem: a problem with sinks.
+        context: (samples, num_heads, queries, value_head_dim), computed without them.
+        total: the logsumexp of the scores, (samples, num_heads, queries).
+    """
     assert problem.sinks is not None
     share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
     return (context * share[..., None]).to(context.dtype)
 
 
 def are_documents(pieces: list[Piece]) -> bool:
-    """Return True if each piece has as many keys as queries, or none, and the keys of a sample are in order."""
+    """Return True if no piece is masked, each has as many keys as queries, or none, and a sample's are in order."""
     ends: dict[int, int] = {}
     for piece in pieces:
         row, seen = piece.rows.start, length(piece.keys)
@@ -71,7 +83,7 @@ def are_documents(pieces: list[Piece]) -> bool:
 def classes(pieces: list[Piece]) -> list[list[int]]:
     """Group documents of similar length, longest first, and return the indices of each group's pieces.
 
-    The pieces of a group are all causal or none of them is. Documents without keys are left out.
+    The pieces of a group are all causal, or all not causal and of one length. Documents without keys are left out.
     """
     sizes = [length(piece.keys) for piece in pieces]
     order = sorted(range(len(pieces)), key=lambda place: (pieces[place].causal, -sizes[place]))
@@ -92,7 +104,10 @@ def classes(pieces: list[Piece]) -> list[list[int]]:
 
 
 def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
-    """Return the context of pieces that are documents, by one call per class of similar length."""
+    """Return the context of pieces that are documents, (batch, num_heads, query_len, value_head_dim).
+
+    Each class of similar lengths is one call, padded to the longest. Documents without keys get zeros.
+    """
     if length(pieces[0].rows) > 1:
         rows = [slice(row, row + 1) for row in range(problem.batch)]
         pieces = [piece._replace(rows=row) for row in rows for piece in pieces]
@@ -121,9 +136,14 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _cut(tensor: Tensor, pieces: list[Piece], runs: list[slice]) -> list[Tensor]:
-    """Return the tokens of each piece, (heads, tokens, width).
+    """Return the tokens of each piece as a list of views, (heads, tokens, width).
 
     Each sample is split once: a slice per piece would send back a gradient of the size of the whole tensor.
+
+    Args:
+        tensor: (batch, heads, tokens, width).
+        pieces: each of one sample.
+        runs: the slice of tokens of each piece, increasing within a sample.
     """
     sizes: list[list[int]] = [[] for _ in range(tensor.shape[0])]
     for piece, run in zip(pieces, runs, strict=True):
@@ -144,8 +164,8 @@ def _run_tiles(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the context of all tiles of a piece, and their logsumexp or None if `wants_total` is False.
 
-    Tiles are the batch of one call per sample. One call is one parallel region, which is most of the cost of a call
-    when other processes are busy.
+    They are (batch, num_heads, queries of all tiles, width of `value`) and (batch, num_heads, queries); sinks are not
+    applied. Tiles are the batch of one call per sample, since each call costs a parallel region.
     """
     first = piece._replace(tiles=1)
     added, _ = _attn_mask(problem, first)  # each query of a tile sees a key
@@ -169,26 +189,32 @@ def _run_tiles(
 
 
 def _joined(samples: list[Tensor]) -> Tensor:
-    """Return the results of all samples concatenated; a single one without a copy."""
+    """Return the results of all samples concatenated along axis 0; a single one unchanged."""
     return samples[0] if len(samples) == 1 else torch.cat(samples)
 
 
 def _tiles_of(tensor: Tensor, run: slice, piece: Piece) -> Tensor:
-    """Return a view of the tokens of each tile, (tiles, heads, tokens of a tile, width); `run` is of the first tile."""
+    """Return a view of the tokens of each tile, (tiles, heads, tokens of a tile, width).
+
+    The tensor is (heads, tokens, width), and `run` the tokens of the first tile; tiles may overlap.
+    """
     size, step = length(run), length(piece.queries)
     tokens = tensor[:, run.start : run.stop + (piece.tiles - 1) * step]
     return tokens.unfold(1, size, step).permute(1, 0, 3, 2)
 
 
 def _side_by_side(tiles: Tensor, group: int) -> Tensor:
-    """Return the results of tiles joined, (1, heads, tokens, width), with tokens before heads in memory."""
+    """Return tiles, (tiles, key heads, group · queries, width), joined as (1, heads, tokens, width)."""
     if group > 1:
         tiles = tiles.unflatten(2, (group, -1)).flatten(1, 2)
     return tiles.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
 
 
 def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
-    """Return the logsumexp of each query of a piece, (samples, num_heads, queries)."""
+    """Return the logsumexp of each query of a piece, (samples, num_heads, queries), without sinks, upcast.
+
+    It is −∞ for queries that see no key.
+    """
     if piece.tiles > 1:
         _, total = _run_tiles(problem, piece, problem.key, wants_total=True)
         assert total is not None
@@ -207,7 +233,11 @@ def logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
 def fused_call(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> Tensor:
-    """Return the context of `F.scaled_dot_product_attention`, cut to the width of the value."""
+    """Return the context of `F.scaled_dot_product_attention`, (samples, num_heads, queries, value_head_dim).
+
+    The scale and dropout are those of the problem; its mask, bias and sinks are ignored. The mask is bool or added to
+    the scores. A value of another width than the key is padded, and the context cut again.
+    """
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
     grouped = False
@@ -229,7 +259,10 @@ def fused_call(
 def _fused_with_logsumexp(
     problem: Problem, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the context and the logsumexp of PyTorch's flash kernel for CPUs, with gradients."""
+    """Return the context and the logsumexp of PyTorch's flash kernel for CPUs, with gradients through both.
+
+    Arguments are those of `fused_call`. The logsumexp is (samples, num_heads, queries), upcast.
+    """
     width = value.shape[3]
     query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
     if mask is not None and mask.dtype == torch.bool:
@@ -241,9 +274,10 @@ def _fused_with_logsumexp(
 def _as_the_kernels_want(
     query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return query, key and value of one width, with contiguous rows that do not overlap, and a scale above 0.
+    """Return query, key, value and scale with one width, contiguous rows that do not overlap, and a scale above 0.
 
-    BLAS needs such rows. The kernel masks the future before it scales, and −∞ times a scale of 0 or below is not −∞.
+    The narrower tensors are padded with zeros; a scale ≤ 0 moves into the query, since the kernel masks the future
+    before it scales, and −∞ times such a scale is not −∞. Tensors that fit stay the same.
     """
     if scale <= 0:
         query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
@@ -263,9 +297,10 @@ def _as_the_kernels_want(
 
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
-    """Return mask and bias for one piece, and which queries see something; None where there are no restrictions.
+    """Return mask and bias of a piece as one tensor, and which queries see a key, (…, queries, 1).
 
-    A query that sees nothing gets a row of True, as `shown_mask` explains. The queries of a strip are in reverse order.
+    Both are None if the piece has no mask; the second is None also if all queries see a key. The tensor is bool without
+    a bias. Rows that see nothing are all open, as `shown_mask` explains. The queries of a strip are in reverse order.
     """
     if not piece.masked:
         return None, None
@@ -289,9 +324,9 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
 
 
 def _strip(problem: Problem, piece: Piece) -> Tensor:
-    """Return mask and bias of a piece that depend on the distance only, as a view of one value per distance.
+    """Return mask and bias of a piece that depend on the distance only, (1, heads, queries, keys), to be added.
 
-    Its queries are in reverse order: then each row is the row above it, shifted by one value.
+    A view of one value per distance; the queries are in reverse order, so that each row is the one above, shifted.
     """
     assert problem.bias is not None
     queries, keys = lengths_of(problem, piece)
@@ -305,9 +340,9 @@ def _strip(problem: Problem, piece: Piece) -> Tensor:
 
 
 def in_precision(problem: Problem, added: Tensor) -> Tensor:
-    """Return the bias in a dtype that the kernel accepts next to the query's.
+    """Return the bias in the dtype of the query.
 
-    On the CPU that is float32 also for 16-bit queries, since 16 bits are too few for values that are added to sums.
+    Unchanged for 16-bit queries on the CPU, whose kernel accepts float32.
     """
     query = problem.query
     keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
@@ -315,7 +350,13 @@ def in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 
 def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
-    """Count the marked keys that each query may attend to, by mark."""
+    """Count the marked keys that each query may attend to, by mark: (batch, num_heads, query_len, marks).
+
+    Args:
+        problem: the problem.
+        pieces: those that it is lowered to.
+        marks: 0.0 or 1.0, (batch, num_kv_heads, kv_len, marks).
+    """
     mask, spans = problem.mask, None
     if not pieces[0].whole and mask is not None and is_known(problem, mask):
         spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
@@ -326,7 +367,10 @@ def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
 
 
 def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
-    """Count the marked keys in each query's runs, (batch, heads, queries, marks), by cumulative sums."""
+    """Count the marked keys in each query's runs, (batch, heads, queries, marks).
+
+    The marks are (batch, heads, kv_len, marks).
+    """
     batch, heads, _, width = marks.shape
     sums, counted = F.pad(marks, (0, 0, 1, 0)).cumsum(dim=2), 0.0
     for run in range(spans.pieces):
@@ -342,7 +386,10 @@ def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
 
 
 def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
-    """Count the marked keys that each query of a piece may attend to, by mark."""
+    """Count the marked keys that each query of a piece may attend to, (samples, num_heads, queries, marks).
+
+    The marks are (batch, num_heads, kv_len, marks).
+    """
     marks = marks[piece.rows, :, piece.keys]
     if piece.causal:
         return marks.cumsum(dim=2)

@@ -18,14 +18,14 @@ class FirstDerivatives(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs as they are."""
+        """Return the inputs as they are, and save them."""
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         return inputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients as they are; differentiating them again raises UnsupportedError."""
+        """Return the gradients as they are; with create_graph, differentiating them again raises UnsupportedError."""
         if not torch.is_grad_enabled():  # no second derivative can follow
             return grads
         # With the inputs, so that a gradient hangs on all of them.
@@ -33,11 +33,14 @@ class FirstDerivatives(torch.autograd.Function):
 
 
 class _NoSecond(torch.autograd.Function):
-    """Gradients that cannot be differentiated."""
+    """Identity of the first half of its inputs, the gradients, that raises UnsupportedError when it is differentiated.
+
+    The second half, the inputs of the first pass, only makes the result depend on them.
+    """
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients, which are the first half of the tensors."""
+        """Return views of the gradients, the first half of the tensors; None stays None."""
         grads = tensors[: len(tensors) // 2]
         return tuple(None if each is None else each.view_as(each) for each in grads)
 
@@ -48,6 +51,15 @@ class _NoSecond(torch.autograd.Function):
             "kernel.second-derivative",
             'kernel="fused" has first derivatives only; kernel="eager" has all of them.',
         )
+
+
+def refuse_second(inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...], _: Any) -> Any:
+    """Return gradients of a fused call that raise if they are differentiated; None if nothing follows them.
+
+    As a hook of the call's backward it takes a third of the time of `FirstDerivatives`, and holds the inputs as long
+    as the result of the call is held.
+    """
+    return _NoSecond.apply(*grads, *inputs) if torch.is_grad_enabled() else None
 
 
 class FlashWithLogsumexp(torch.autograd.Function):
@@ -63,7 +75,7 @@ class FlashWithLogsumexp(torch.autograd.Function):
         causal: bool,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Return the context and the logsumexp of each query."""
+        """Return the context, as wide as the query, and the logsumexp of each query, (batch, num_heads, query_len)."""
         context, total = flash_cpu(query, key, value, attn_mask, causal, scale)
         ctx.save_for_backward(query, key, value, attn_mask, context, total)
         ctx.causal, ctx.scale = causal, scale
@@ -74,7 +86,10 @@ class FlashWithLogsumexp(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query, key and value, from those of context and logsumexp."""
+        """Return the gradients of query, key and value, from those of context and logsumexp.
+
+        None for the other inputs.
+        """
         grad_context, grad_total = grads
         query, key, value, attn_mask, context, total = ctx.saved_tensors
         # The gradient of a score is P · (dP − Σ P dP), and the logsumexp adds P · its gradient.

@@ -10,10 +10,11 @@ from clearhead.masks.small import MOST_PAIRS, shown_small
 def shown_mask(
     problem: Problem, queries: slice | None = None, keys: slice | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return a part of the mask as a tensor, and which queries see a key, (…, queries, 1), or None if all do.
+    """Return a part of the mask as a bool tensor, and which queries see a key, (…, queries, 1), or None if all do.
 
-    The row of a query that sees nothing is all True, and its result must be discarded, because kernels disagree
-    about such queries, above all in the gradient.
+    The problem must have a mask; None for queries or keys means all. A small whole mask is cached. The row of a query
+    that sees nothing is all True, and its result must be discarded, because kernels disagree about such queries. Where
+    the mask cannot be read at once, the second is never None.
     """
     # In this order: a size that is compared while PyTorch traces holds what it traces to such sizes.
     if queries is None and can_sync(problem.query):
@@ -27,5 +28,8 @@ def shown_mask(
 
 
 def all_seen(problem: Problem, seen: Tensor) -> bool:
-    """Return True if every query sees a key, as far as that can be read at once."""
+    """Return True if all entries of `seen` are True and can be read.
+
+    False where reading would wait or is not possible.
+    """
     return can_sync(problem.query) and bool(seen.all())

@@ -25,7 +25,11 @@ WORTH_SPANS = 1 << 16
 
 
 class Piece(NamedTuple):
-    """One fused call: some samples, some queries, some keys."""
+    """One fused call: some samples, some queries, some keys.
+
+    `causal` is the flag of PyTorch's kernel, for as many keys as queries; `masked` is True if the call takes a part of
+    mask and bias as a tensor.
+    """
 
     rows: slice
     queries: slice
@@ -58,7 +62,11 @@ EVERYTHING_MASKED = [Piece(ALL, ALL, ALL, causal=False, masked=True, whole=True)
 
 
 def lower(problem: Problem) -> list[Piece]:
-    """Return the pieces, calls of PyTorch's kernel, that together compute the problem."""
+    """Return the pieces, calls of PyTorch's kernel, that together compute each query of the problem once.
+
+    Pieces come sample by sample, query by query. One of EVERYTHING, EVERYTHING_CAUSAL and EVERYTHING_MASKED is returned
+    if a single call on the whole tensors does. Spans are read only if the host knows them.
+    """
     mask = problem.mask
     if problem.bias is None:
         if mask is None:
@@ -86,7 +94,10 @@ def lower(problem: Problem) -> list[Piece]:
 
 
 def is_known(problem: Problem, mask: Mask) -> bool:
-    """Return True if the spans of the mask are known on the host, without reading a device."""
+    """Return True if the host knows the spans of the mask without reading a device.
+
+    The tensors must be concrete, and PyTorch must not trace.
+    """
     query = problem.query
     return (query.is_cpu or mask.device is None) and is_concrete(query) and not is_tracing()
 
@@ -94,7 +105,8 @@ def is_known(problem: Problem, mask: Mask) -> bool:
 def _slices(problem: Problem, spans: Spans) -> list[Piece]:
     """Return the mask as rectangles and triangles of queries × keys, sample by sample.
 
-    Empty if they do not cover the whole mask, or if there are too many and they are not documents.
+    [] if they do not cover the mask exactly, if there are more than MOST_CALLS a sample that are not documents, or if
+    samples have different masks and too few pairs to be worth it. The mask must have one run of keys per query.
     """
     start, stop = _distinct(spans)
     rows, query_len = start.shape
@@ -123,9 +135,9 @@ def _slices(problem: Problem, spans: Spans) -> list[Piece]:
 
 
 def _distinct(spans: Spans) -> tuple[Tensor, Tensor]:
-    """Return the run of keys of each query, [start, stop), (rows, query_len).
+    """Return the start and the stop of the first run of keys of each query, (rows, query_len).
 
-    One row if all samples are equal, and [0, 0) for a query that sees nothing.
+    `rows` is 1 if all samples are equal, and both are 0 for a query that sees nothing.
     """
     start, stop = spans.start[..., 0], spans.stop[..., 0]
     if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
@@ -137,7 +149,7 @@ def _distinct(spans: Spans) -> tuple[Tensor, Tensor]:
 def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
     """Return the identical tiles of a window as one piece, and the other queries as chunks.
 
-    Empty if the mask has no such tiles.
+    [] if the mask has no such tiles, or if the samples differ.
     """
     start, stop = _distinct(spans)
     alike = repeated(start[0], stop[0]) if len(start) == 1 else None
@@ -151,7 +163,11 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
 
 
 def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:
-    """Return chunks of queries, of all or of `part`, each with the keys that it sees and its part of the mask."""
+    """Return chunks of queries, of all or of `part`, each with the keys that it sees and its part of the mask.
+
+    EVERYTHING_MASKED if one chunk has all pairs, or if the loop would be unrolled. Without spans each chunk has all
+    keys.
+    """
     per_query = max(1, _masks(problem) * problem.kv_len)
     if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
         return EVERYTHING_MASKED
@@ -179,7 +195,10 @@ def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) 
 
 
 def _goes_by_distance(problem: Problem) -> bool:
-    """Return True if mask and bias depend on the distance alone, and each query sees its last key."""
+    """Return True if there is a bias, it and the mask depend on the distance alone, and each query sees a key.
+
+    False if the bias may hide a key and is not known to be above −∞, or if nothing can be read at once.
+    """
     bias, mask = problem.bias, problem.mask
     if bias is None or not bias.by_distance or not can_sync(problem.query):
         return False
@@ -192,7 +211,10 @@ def _goes_by_distance(problem: Problem) -> bool:
 
 
 def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
-    """Return the problem without keys before the first and after the last key that the pieces read."""
+    """Return the problem, without its mask, cut to the keys from the first to the last that the pieces read.
+
+    The problem itself if that is every key; no key if no piece reads one. The pieces do not index the result.
+    """
     if pieces[0].whole:
         return problem
     runs = [piece.all_keys for piece in pieces if piece.keys.start < piece.keys.stop]
@@ -206,13 +228,13 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
 
 
 def mask_numbers(problem: Problem, piece: Piece) -> int:
-    """Return the number of entries of the mask and bias of a piece."""
+    """Return the number of entries of the mask or bias tensor of a piece, over all samples and heads that differ."""
     queries, keys = lengths_of(problem, piece)
     return _masks(problem) * (queries + keys - 1 if piece.strip else queries * keys)
 
 
 def lengths_of(problem: Problem, piece: Piece) -> tuple[int, int]:
-    """Return the number of queries and the number of keys of a piece."""
+    """Return the number of queries and the number of keys of a piece, in one tile if it has several."""
     if piece.whole:
         return problem.query_len, problem.kv_len
     return length(piece.queries), length(piece.keys)
@@ -224,7 +246,7 @@ def place_of(piece: Piece) -> tuple[slice | None, slice | None]:
 
 
 def _masks(problem: Problem) -> int:
-    """Return the number of different masks and biases: samples × heads, 1 for what is shared."""
+    """Return the number of different masks or biases: samples × heads, where an axis that all share counts as 1."""
     heads = 1
     batch = 1
     if problem.mask is not None:
@@ -237,7 +259,10 @@ def _masks(problem: Problem) -> int:
 
 
 def assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
-    """Return the contexts of the pieces as one, which come sample by sample, query by query."""
+    """Return the results of the pieces as one tensor, (batch, num_heads, query_len, width).
+
+    The pieces come sample by sample, query by query. A single part is returned unchanged.
+    """
     if len(parts) == 1:
         return parts[0]
     samples: dict[int, list[Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Containment of non-finite values behind a mask: one function that wraps the run of a kernel."""
+"""Containment of non-finite values that a mask hides: one function that wraps the run of a kernel."""
 
 from collections.abc import Callable
 
@@ -20,8 +20,9 @@ def contain(
 ) -> Tensor:
     """Run a kernel so that a non-finite value reaches only the queries that see it, forward and backward.
 
-    As in the definition: the kernel computes with the finite part of the tensors, and NaN is then
-    written where the rest may be seen. A query or key whose scores may overflow counts as not finite.
+    The kernel computes with the finite part of the tensors, and NaN is then written to each query that sees another
+    value. A query or key whose scores may overflow counts as not finite. If all is finite, the result of `run(problem)`
+    is returned.
 
     Args:
         problem: the problem.
@@ -54,9 +55,10 @@ def contain(
 
 
 def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
-    """Return True if query, key, sinks and value are finite, and so small that all scores are.
+    """Return True if query, key, sinks and value are finite, and so small that no score overflows; it syncs the device.
 
-    With `with_value=False` the value is not checked.
+    With `with_value=False` the value is not checked on the CPU; key and value are not if the problem has `keys_finite`.
+    False is also returned if a GPU's norms are too large to tell.
     """
     query, key, value = problem.query, problem.key, problem.value
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
@@ -75,7 +77,10 @@ def all_finite(problem: Problem, *, with_value: bool = True) -> bool:
 
 
 def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float) -> bool:
-    """Return True if the norm of each tensor is so small that its rows count as finite; one device sync."""
+    """Return True if the norm of each whole tensor times `factor` is at most `SAFE_LENGTH`, by one device sync.
+
+    Each row is then finite and safe; False does not mean that one is not.
+    """
     precise = stages.upcast(query[..., :0]).dtype
     lengths = [
         torch.linalg.vector_norm(each.detach(), dtype=precise) for each in (query, key, value)
@@ -84,13 +89,13 @@ def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float)
 
 
 def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.0) -> bool:
-    """Return True if the norm of all entries together is so small that each row counts as finite.
+    """Return True if the norm of all entries together times `factor` is so small that each row is finite and safe.
 
-    Small tensors are concatenated first, which is fastest.
+    False does not mean that one is not. The tensors are concatenated first, which is fastest for small ones; query, key
+    and value need one width unless the heads differ.
     """
-    parts = query, key, value
-    if query.shape[1] == key.shape[1]:
-        every = torch.cat(parts, dim=2)
-    else:
-        every = torch.cat([part.reshape(-1) for part in parts])
+    if query.shape[1] != key.shape[1]:
+        queries = query.shape[1] // key.shape[1] * query.shape[2]
+        query = query.reshape(key.shape[0], key.shape[1], queries, key.shape[3])
+    every = torch.cat((query, key, value), dim=2)
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH

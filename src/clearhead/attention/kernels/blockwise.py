@@ -40,7 +40,10 @@ SUMMARY = "block by block in plain PyTorch, with every option; memory grows with
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Return the reasons why this kernel cannot run the problem; [] if it can."""
+    """Return the reasons why this kernel cannot run the problem; [] if it can.
+
+    It refuses tensors that cannot be read, forward-mode derivatives, and a trained bias of another class than its own.
+    """
     reasons = []
     if not problem.readable:
         reasons.append(
@@ -68,7 +71,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """Return one line that describes how the kernel runs the problem."""
+    """Return one line that describes how the kernel runs the problem; the mask is read for its tiles."""
     width = stages.upcast(problem.query[:0]).dtype.itemsize
     if _is_small(problem):
         shapes, largest = [(problem.query_len, problem.kv_len)], _scores(problem)
@@ -84,17 +87,18 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """Return the context, (batch, num_heads, query_len, value_head_dim).
+    """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype.
 
-    Second derivatives raise UnsupportedError, code `kernel.second-derivative`.
+    With dropout in a whole matrix a seed is drawn from PyTorch's generator. Second derivatives raise UnsupportedError,
+    code `kernel.second-derivative`.
     """
     return _without_autocast(problem, _attend)
 
 
 def logsumexp(problem: Problem) -> Tensor:
-    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len).
+    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len), without the sinks.
 
-    It is in the precision of sums.
+    It is in the precision of sums: −∞ for a query that sees no key, NaN for one that sees a non-finite key.
     """
     return _without_autocast(problem, _logsumexp)
 
@@ -102,12 +106,14 @@ def logsumexp(problem: Problem) -> Tensor:
 def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the context and the logsumexp of each query, both in the precision of sums and with gradients.
 
-    The problem must have no sinks.
+    They are (batch, num_heads, query_len, value_head_dim) and (batch, num_heads, query_len). The problem must have no
+    sinks. Both are NaN for a query that sees a non-finite value.
     """
     seed = 0 if problem.part is None else problem.part.seed or 0
     width = problem.value.shape[3]
 
     def run(problem: Problem) -> tuple[Tensor, Tensor]:
+        """Return the context and the logsumexp of a problem that is finite; a column added to the value is cut off."""
         tensors = problem.query, problem.key, problem.value[..., :width]
         return _Blockwise.apply(*tensors, None, _tensor_of(problem), work_of(problem, seed))
 
@@ -117,6 +123,7 @@ def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
     padded = problem.replace(value=torch.nn.functional.pad(problem.value, (0, 1)))
 
     def run_as_one(problem: Problem) -> Tensor:
+        """Return the context with the logsumexp as its last column."""
         context, total = run(problem)
         return torch.cat([context, total[..., None]], dim=3)
 
@@ -134,7 +141,11 @@ def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
 
 
 def _attend(problem: Problem) -> Tensor:
-    """Return the context: at once for a small problem, else tile by tile."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype.
+
+    Non-finite inputs are contained.
+    A small problem is computed at once, another one tile by tile. With dropout a seed is drawn.
+    """
     if _is_small(problem):
         return contain(problem, lambda finite: at_once(finite).to(problem.query.dtype), _count)
     seed = 0 if problem.part is None else problem.part.seed or 0
@@ -142,10 +153,12 @@ def _attend(problem: Problem) -> Tensor:
         seed = int(torch.randint(1 << 62, (), device=problem.device))
 
     def run(problem: Problem) -> Tensor:
+        """Return the context of a finite problem, tile by tile."""
         tensors = problem.query, problem.key, problem.value, problem.sinks, _tensor_of(problem)
         return _Blockwise.apply(*tensors, work_of(problem, seed))[0].to(problem.query.dtype)
 
     def run_side_by_side(problem: Problem) -> Tensor:
+        """Return the context of a finite problem, with its heads shared by threads where that pays."""
         count = threads_of(problem)
         if count == 1:
             return run(problem)
@@ -155,7 +168,10 @@ def _attend(problem: Problem) -> Tensor:
 
 
 def _is_small(problem: Problem) -> bool:
-    """Return True if the problem has no gradients, and so few scores that finding tiles takes longer than they save."""
+    """Return True for 1 to SMALL scores, without gradients, bias, sinks and dropout.
+
+    Tiles would cost more than they save.
+    """
     if problem.bias is not None or problem.sinks is not None or problem.dropout is not None:
         return False
     given = problem.query, problem.key, problem.value
@@ -169,11 +185,15 @@ def _scores(problem: Problem) -> int:
 
 
 def _logsumexp(problem: Problem) -> Tensor:
-    """Return the logsumexp of each query, with non-finite inputs contained."""
+    """Return the logsumexp of each query, (batch, num_heads, query_len), without sinks.
+
+    Non-finite inputs are contained.
+    """
     # No value is wanted: one of width 0 costs nothing. What is contained has a width of 1.
     problem = problem.replace(value=problem.key[..., :1], sinks=None, dropout=None)
 
     def run(problem: Problem) -> Tensor:
+        """Return the logsumexp of a finite problem as a context of width 1, tile by tile."""
         tensors = problem.query, problem.key, problem.value[..., :0], None, _tensor_of(problem)
         return _Blockwise.apply(*tensors, work_of(problem))[1][..., None]
 
@@ -181,7 +201,10 @@ def _logsumexp(problem: Problem) -> Tensor:
 
 
 def _tensor_of(problem: Problem) -> Tensor | None:
-    """Return the tensor that the bias is made of if it can have a gradient; otherwise None."""
+    """Return the tensor that the bias, or the one it selects from, is made of; None without a bias.
+
+    None also for the paper's slopes of alibi, and for other classes than a tensor, alibi and relative.
+    """
     bias = _of_all(problem.bias)
     if isinstance(bias, Alibi) and bias.follows:
         return None  # the slopes of the paper, which go to any device, and are never trained
@@ -189,12 +212,15 @@ def _tensor_of(problem: Problem) -> Tensor | None:
 
 
 def _of_all(bias: Bias | None) -> Bias | None:
-    """Return the bias for all queries and keys that a selected bias is a part of; others unchanged."""
+    """Return the whole bias that a `SelectedBias` selects from; any other bias, or None, unchanged."""
     return bias.bias if isinstance(bias, SelectedBias) else bias
 
 
 def _count(problem: Problem, marks: Tensor) -> Tensor:
-    """Count the marked keys that each query may attend to, by mark."""
+    """Count the marked keys that each query may attend to, by mark: (batch, num_heads, query_len, marks).
+
+    The marks are 0.0 or 1.0, (batch, num_kv_heads, kv_len, marks).
+    """
     work = work_of(problem)
     marks = marks.flatten(0, 1)
     total = marks.new_zeros(*work.extent[:3], marks.shape[2])
@@ -210,7 +236,7 @@ def _count(problem: Problem, marks: Tensor) -> Tensor:
 
 
 class _Blockwise(torch.autograd.Function):
-    """Both passes for autograd."""
+    """Both passes of a finite problem for autograd; the result is in the precision of sums."""
 
     @staticmethod
     def forward(
@@ -222,7 +248,10 @@ class _Blockwise(torch.autograd.Function):
         tensor: Tensor | None,
         work: Work,
     ) -> tuple[Tensor, Tensor]:
-        """Return the context and the logsumexp of each query."""
+        """Return the context and the logsumexp of each query, (batch, num_heads, query_len), including the sinks.
+
+        `tensor` is that of the bias, or None; the inputs are saved.
+        """
         context, total, sums = forward(work, query, key, value, sinks)
         kept = None if sinks is None else context
         ctx.save_for_backward(query, key, value, sinks, tensor, kept, *sums)
@@ -232,19 +261,22 @@ class _Blockwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query, key, value, sinks and bias tensor."""
+        """Return the gradients of query, key, value, sinks and bias tensor; None where none is needed."""
         wanted = tuple(ctx.needs_input_grad[:5])
         return *_Gradients.apply(ctx.work, wanted, *ctx.saved_tensors, *grads), None
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward pass, which has none of its own."""
+    """The backward pass, whose gradients cannot be differentiated."""
 
     @staticmethod
     def forward(
         ctx: Any, work: Work, wanted: tuple[bool, ...], *tensors: Any
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients that `wanted` selects, and None for the others."""
+        """Return the gradients that `wanted` selects, None for the others.
+
+        The tensors are those of `Saved`, and then the gradients of context and logsumexp, which may be None.
+        """
         saved, grads = Saved(*tensors[:-2]), tensors[-2:]
         if not is_autocast(saved.query):
             return backward(work, wanted, saved, *grads)

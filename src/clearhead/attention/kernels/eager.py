@@ -38,13 +38,16 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """Return the context, (batch, num_heads, query_len, value_head_dim)."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), with all derivatives."""
     parts = [compute(problem, queries).context for queries in _portions(problem)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
 
 def logsumexp(problem: Problem) -> Tensor:
-    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len)."""
+    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len), without the sinks, upcast.
+
+    It is −∞ for a query that sees no key.
+    """
     parts = [
         stages.logsumexp(compute(problem, queries).masked_scores) for queries in _portions(problem)
     ]
@@ -52,7 +55,7 @@ def logsumexp(problem: Problem) -> Tensor:
 
 
 def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
-    """Return every stage for the queries in a slice, by default for all."""
+    """Return every stage for the queries in a slice, by default for all; their mask and bias become tensors."""
     return stages.compute(
         problem.query if queries is None else problem.query[:, :, queries],
         stages.repeat_kv_heads(problem.key, problem.num_heads),
@@ -67,7 +70,10 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
 
 
 def _portions(problem: Problem) -> Sequence[slice | None]:
-    """Return the slices of queries that are computed one after the other; [None] for all at once."""
+    """Return the slices of queries that are computed one after the other, of up to PORTION scores or one query each.
+
+    [None] for all at once while PyTorch traces; one empty slice if there are no queries.
+    """
     row = problem.batch * problem.num_heads * problem.kv_len
     if problem.is_one_graph(row * problem.query_len, PORTION):
         return [None]

@@ -54,7 +54,7 @@ Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Return the reasons why this kernel cannot run the problem; [] if it can."""
+    """Return the reasons why this kernel cannot run the problem; [] if it can. Off CUDA, that alone is the reason."""
     if not problem.query.is_cuda:
         # Alone: the rest would be computed for every call on the CPU that others refuse.
         return [f"it is compiled for CUDA; the tensors are on {problem.device}"]
@@ -89,7 +89,7 @@ def limits(problem: Problem) -> list[str]:
 
 
 def _mask_refusals(problem: Problem) -> list[str]:
-    """Return the reasons why no block mask can be made from the spans of the mask; [] if one can."""
+    """Return the reasons why no block mask can be made from the spans of the mask; [] if one can, or without a mask."""
     if not problem.readable:
         return [
             "tensors that cannot be read: blocks are found by reading the mask, which "
@@ -111,7 +111,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """Return one line that describes how the kernel runs the problem."""
+    """Return one line that describes how the kernel runs the problem; the mask is read for its blocks."""
     if problem.mask is None:
         return "one compiled call, without a mask"
     kinds = problem.mask.blocks(problem.query_len, problem.kv_len, BLOCK).kinds
@@ -144,7 +144,7 @@ def attend(problem: Problem) -> Tensor:
 
 
 def attend_by(flex: Flex, problem: Problem) -> Tensor:
-    """Return the context by the given FlexAttention function, compiled or not, on any device."""
+    """Return the context by `flex`, compiled or not, on any device; NaN is contained, block masks are cached."""
     spans = problem.spans
     blocks = None if spans is None else _kept_block_mask(problem, spans)
     return contain(
@@ -155,7 +155,7 @@ def attend_by(flex: Flex, problem: Problem) -> Tensor:
 
 
 def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> Tensor:
-    """Return the context of one call of FlexAttention; sinks take their share of the weights afterwards."""
+    """Return the context of a finite problem, with sinks, in the query's dtype; 0 for queries that see nothing."""
     wanted = _hides(problem) or problem.sinks is not None
     context, total = _call(flex, problem, _scores(problem), blocks, wanted)
     if problem.sinks is not None:
@@ -166,18 +166,22 @@ def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> T
 
 
 def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) -> Tensor:
-    """Return the context with 0 for queries that see nothing, which devices fill differently."""
+    """Return the context with 0 for queries that see nothing, by the logsumexp or the spans; unchanged without both."""
     sees = _sees(problem.spans) if total is None else total.detach() > -torch.inf
     return context if sees is None else context.masked_fill(~sees[..., None], 0)
 
 
 def _hides(problem: Problem) -> bool:
-    """Return True if the bias may contain −∞."""
+    """Return True if there is a bias that may contain −∞."""
     return problem.bias is not None and problem.bias.may_hide
 
 
 def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
-    """Return the block mask of a problem, cached per mask: layers and steps share it."""
+    """Return the block mask of a problem, cached in `_BLOCKS` under its mask: layers and steps share it.
+
+    Another length, device, inference mode or a write to a tensor replaces it. Not cached if a change could go
+    unnoticed.
+    """
     assert problem.mask is not None
     versions = _versions(problem.mask)
     if versions is None:
@@ -192,7 +196,10 @@ def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _versions(mask: Mask) -> tuple[int, ...] | None:
-    """Return how often each tensor of a mask was written to; None if a change could go unnoticed."""
+    """Return how often each tensor of a mask was written to.
+
+    None if a change could go unnoticed, as in inference mode.
+    """
     versions = []
     for leaf in leaves(mask):
         if type(leaf) not in OF_THEIR_FIELDS:
@@ -230,21 +237,21 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of True blocks in each row of blocks, and the block indices, those first."""
+    """Return, int32, the number of True blocks in each row, and all of its block indices, True ones first."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
 
 
 def _sees(spans: Spans | None) -> Tensor | None:
-    """Return which queries see a key, (batch or 1, 1, query_len); None if all do."""
+    """Return which queries see a key, (batch or 1, 1, query_len); None without spans, when all do."""
     if spans is None:
         return None
     return (spans.stop > spans.start).any(-1)[:, None]
 
 
 def _visible(spans: Spans) -> Visible:
-    """Return the mask_mod: True if a key is in one of the runs of a query."""
+    """Return the mask_mod of FlexAttention: True if a key is in one of the runs of a query."""
     start, stop = spans.start.contiguous(), spans.stop.contiguous()
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 
@@ -276,19 +283,20 @@ def _scores(problem: Problem) -> Scores | None:
 
 
 def _hiding(problem: Problem) -> Scores | None:
-    """Return the score_mod that hides the pairs where the bias is −∞, and adds nothing; None if none can be."""
+    """Return the score_mod that sets pairs to −∞ where the bias is −∞; None if there is no bias that may be."""
     if problem.bias is None or not problem.bias.may_hide:
         return None
     added = _added(problem.bias, problem)
 
     def hiding(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return −∞ where the bias of the pair is −∞, else the score."""
         return torch.where(added(row, head, query, key) == -torch.inf, -torch.inf, score)
 
     return hiding
 
 
 def _added(bias: Bias, problem: Problem) -> Visible:
-    """Return a function that computes the bias of a pair."""
+    """Return the function (sample, head, query, key) → bias of the pair; the bias must have `numbers`."""
     numbers = bias.numbers
     assert numbers is not None
     numbers = numbers.to(problem.device)
@@ -317,7 +325,10 @@ def _call(
     blocks: torch_flex.BlockMask | None,
     logsumexp: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the context, and the logsumexp of each query or None if it was not requested."""
+    """Return the context, and the logsumexp or None if `logsumexp` is False.
+
+    Mask and bias are `blocks` and `scores`.
+    """
     options: dict[str, Any] = {}
     if logsumexp and hasattr(torch_flex, "AuxRequest"):
         options["return_aux"] = torch_flex.AuxRequest(lse=True)
@@ -342,7 +353,10 @@ def _call(
 def _shares(
     flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None, marks: Tensor
 ) -> Tensor:
-    """Return the share of each query's visible keys that are marked, by mark."""
+    """Return the share of each query's visible keys that are marked, (batch, num_heads, query_len, marks).
+
+    0 without keys.
+    """
     # Scores of nought give every visible key the same share, which nothing makes too small.
     query, key = torch.zeros_like(problem.query), torch.zeros_like(problem.key)
     marks = marks.to(query.dtype)
@@ -357,7 +371,7 @@ def _shares(
 
 
 def _kind(problem: Problem) -> Hashable:
-    """Return what the compiled code of a problem depends on, apart from the sizes of its tensors."""
+    """Return, as a hashable tuple, what the compiled code depends on apart from the sizes of tensors."""
     bias, spans = problem.bias, problem.spans
     numbers = None if bias is None else bias.numbers
     return (
@@ -376,8 +390,7 @@ def _kind(problem: Problem) -> Hashable:
 def _compiled(kind: Hashable) -> Flex:
     """Return FlexAttention compiled for one kind of call.
 
-    PyTorch limits the number of compilations per function and runs uncompiled above the limit. A function per kind
-    has a limit of its own.
+    Cached, since PyTorch limits the compilations per function.
     """
     apart: dict[str, Any] = {}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:

@@ -57,7 +57,10 @@ FEW = 0.25
 
 
 def refusals(problem: Problem) -> list[str]:
-    """Return the reasons why this kernel cannot run the problem; [] if it can."""
+    """Return the reasons why this kernel cannot run the problem; [] if it can.
+
+    Each reason starts with the option against it.
+    """
     reasons = []
     query, bias, sinks = problem.query, problem.bias, problem.sinks
     on_cpu = query.is_cpu
@@ -102,8 +105,9 @@ def refusals(problem: Problem) -> list[str]:
 def defers(problem: Problem) -> list[str]:
     """Return the reasons why "auto" prefers a later kernel; [] if there are none.
 
-    With gradients, a mask as a tensor is slow, and each chunk of it costs a gradient of all keys. If most pairs are
-    hidden, blocks take half of the time.
+    It defers, with gradients, for a mask that has spans, shows at most FEW of the pairs and needs a mask tensor: a
+    gradient of all keys for each chunk takes twice as long as blocks. Never with a bias, or for small or unreadable
+    problems.
     """
     if (
         problem.mask is None
@@ -129,7 +133,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """Return one line that describes how the kernel runs the problem."""
+    """Return one line that describes how the kernel runs the problem; the mask is read for its pieces."""
     pieces = lower(problem)
     if _is_by_scores(*_sliced(problem, pieces)):
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
@@ -164,7 +168,11 @@ def how(problem: Problem) -> str:
 
 
 def attend(problem: Problem) -> Tensor:
-    """Return the context, (batch, num_heads, query_len, value_head_dim)."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype, with autocast disabled.
+
+    On the CPU, non-finite inputs are contained. Second derivatives raise UnsupportedError, code `kernel.second-
+    derivative`.
+    """
     query, key, value = problem.query, problem.key, problem.value
     if is_autocast(query):
         # The tensors have been brought to their precision; a float32 bias keeps its own.
@@ -177,9 +185,10 @@ def attend(problem: Problem) -> Tensor:
     if not pieces[0].whole:
         problem, pieces = _sliced(problem, pieces)
     if key.numel() > SMALL and _is_by_scores(problem, pieces):
-        context = _context_by_scores(problem)
+        visible, seen = shown_mask(problem) if pieces[0].masked else (None, None)
+        context = context_by_scores(query, problem.key, problem.value, problem.scale, visible)
         if context is not None:
-            return context
+            return context if seen is None else context.masked_fill(~seen, 0.0)
     if can_sync(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
@@ -199,16 +208,18 @@ def attend(problem: Problem) -> Tensor:
 
 
 def _is_bare(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the device's kernel runs without containment of NaN.
+    """Return True if non-finite values are not contained: off the CPU, without a mask or with the causal flag alone.
 
-    A check would wait for the device, and containing a NaN takes copies of the inputs. These kernels propagate a
-    visible NaN themselves.
+    A check would wait for the device, and these kernels propagate a visible NaN themselves.
     """
     return not problem.query.is_cpu and (pieces is EVERYTHING or pieces is EVERYTHING_CAUSAL)
 
 
 def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]]:
-    """Return the problem and its pieces, cut to one run of keys if all queries see exactly these."""
+    """Return the problem cut to the keys of its only piece, without a mask, and EVERYTHING; else both unchanged.
+
+    It is cut if there is one piece that is open, has keys, and is not the whole problem.
+    """
     first = pieces[0]
     if first.whole or not first.is_open or len(pieces) > 1 or not length(first.keys):
         return problem, pieces
@@ -217,9 +228,9 @@ def _sliced(problem: Problem, pieces: list[Piece]) -> tuple[Problem, list[Piece]
 
 
 def logsumexp(problem: Problem) -> Tensor | None:
-    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len).
+    """Return log Σ exp of the masked scores of each query, (batch, num_heads, query_len), without the sinks, upcast.
 
-    It is in the precision of sums. None if PyTorch does not return it, or returns a wrong one, as for a NaN.
+    None off the CPU, if this kernel refuses the problem, under torch.func, and if query or key is not finite.
     """
     query = problem.query
     in_functorch = not torch.compiler.is_compiling() and is_inside_functorch()
@@ -233,7 +244,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
 
 
 def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
-    """Return the context of a problem that is lowered to these pieces."""
+    """Return the context, (batch, num_heads, query_len, value_head_dim), of a finite problem, lowered to `pieces`."""
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return fused_call(problem, query, key, value, None, pieces[0].causal)
@@ -243,16 +254,17 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the pieces are documents that are computed together.
+    """Return True if the pieces are documents, as `are_documents` decides, that are computed together.
 
-    They are if there are many, or if gradients are needed: a slice for each would take a gradient of all keys.
+    They are if there are more than MOST_CALLS, or more than one with gradients: a slice for each would take a gradient
+    of all keys.
     """
     few = 1 if _has_gradient(problem) else MOST_CALLS
     return len(pieces) > few and are_documents(pieces)
 
 
 def _has_gradient(problem: Problem) -> bool:
-    """Return True if query, key, value or sinks need a gradient."""
+    """Return True if grad mode is on and query, key, value or sinks require grad; the bias does not count."""
     if not torch.is_grad_enabled():
         return False
     sinks = problem.sinks is not None and problem.sinks.requires_grad
@@ -261,7 +273,10 @@ def _has_gradient(problem: Problem) -> bool:
 
 
 def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
-    """Return True if the only piece has so few queries that two matmuls around a softmax compute it."""
+    """Return True if two matmuls around a softmax compute the problem at least as fast as a fused call.
+
+    That takes a single piece for all queries, up to MOST_QUERIES, on the CPU, without bias, sinks and gradients.
+    """
     query = problem.query
     return (
         (pieces is EVERYTHING or pieces is EVERYTHING_MASKED)
@@ -274,16 +289,11 @@ def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
     )
 
 
-def _context_by_scores(problem: Problem) -> Tensor | None:
-    """Return the context by two matmuls around a softmax; None if the inputs may not be finite."""
-    query, key, value = problem.query, problem.key, problem.value
-    visible, seen = shown_mask(problem) if problem.mask is not None else (None, None)
-    context = context_by_scores(query, key, value, problem.scale, visible)
-    return context if context is None or seen is None else context.masked_fill(~seen, 0.0)
-
-
 def _is_transformed_beside(problem: Problem) -> bool:
-    """Return True if, under torch.func, the problem has sinks or its bias is transformed."""
+    """Return True if torch.func transforms the tensor of the bias, or is active for a problem with sinks.
+
+    False while torch.compile compiles.
+    """
     if torch.compiler.is_compiling():
         return False
     bias = None if problem.bias is None else problem.bias.numbers

@@ -1,7 +1,7 @@
-"""Attention over tokens that ranks share: one way to communicate a file.
+"""Attention over tokens that ranks share: one method of communication per file.
 
 Tokens that ranks share are one object, a `Sharding`: the positions of every rank. Layouts are data, so
-nothing else knows of them. `attention/sharded/` has three ways. In `by_gather` a rank has all keys in the
+nothing else knows of them. `attention/sharded/` has three methods. In `by_gather` a rank has all keys in the
 order of the text, and its problem is some rows of the whole one: `masks/selected.py` takes them from any
 mask, spans included, so that every kernel runs as it is. In `by_ring` the columns are selected too; the spans
 of some columns are found by a binary search, which is also how a block is known to be hidden whole. Blocks
@@ -12,7 +12,7 @@ Gradients of keys are exchanged, and summed by the rank that holds them, upcast 
 a reduction inside the process group would do it in any order. Dropout is a hash of the place of a weight in
 the whole matrix, since streams of random numbers depend on who draws.
 
-`Problem.part` says where a problem stands in the whole matrix. The statistics read positions from it, and
+`Problem.part` has the position of a problem in the whole matrix. The statistics read positions from it, and
 what is a sum over queries is summed over the ranks at the end of a sweep (`Reduction.share`). In a ring the
 sweep goes over the keys of one rank after another (`MatrixPart.rounds`): a first round gives the logsumexp of
 all keys, and a weight is its share of its block times the share of the block, so that each reduction only

@@ -1,4 +1,4 @@
-"""`attend` over tokens that ranks share: the call is agreed on, then run in one of three ways."""
+"""`attend` over tokens that ranks share: the call is agreed on, then run by one of three methods."""
 
 from types import ModuleType
 from typing import Unpack
@@ -24,11 +24,14 @@ def attend_across(
     kernel: str,
     **options: Unpack[Options],
 ) -> Tensor:
-    """The context of this rank's queries; arguments and errors are those of `attend`.
+    """Return the context of this rank's queries; arguments and errors are those of `attend`.
+
+    The ranks first compare their calls, unless one process has all tokens and there is no dropout. A query that is a
+    DTensor gives a DTensor.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
-        UnsupportedError: code `across.refused`, for a way that cannot run the call.
+        UnsupportedError: code `across.refused`, for a method that cannot run the call.
         WatchError: code `watch.across`, while a model is watched.
     """
     of_queries, of_keys = read_across(across)
@@ -43,6 +46,7 @@ def attend_across(
         return as_given(problem.restore(run(problem, kernel)), query, of_queries)
 
     def check() -> tuple[ShardedCall, str]:
+        """Return the checked call and its description; raise if it cannot be run or a model is watched."""
         if observers:
             raise WatchError(
                 "watch.across",
@@ -66,10 +70,10 @@ def _has_rows(tensor: object, count: int) -> bool:
 def rows_across(
     query: Tensor, key: Tensor, across: object, **options: Unpack[ScoreOptions]
 ) -> Problem:
-    """The problem of this rank's queries over all keys; its value is the key.
+    """Return the problem of this rank's queries over all keys; its value is the key.
 
     In a ring the keys stay where they are: the problem has the rounds by which they come, and its key
-    no numbers. Else they are gathered.
+    holds no data. Otherwise they are gathered. Every rank must call it.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
@@ -77,6 +81,7 @@ def rows_across(
     of_queries, of_keys = read_across(across)
 
     def check() -> tuple[ShardedCall, str]:
+        """Return the checked call and its description."""
         call = make_call(query, key, key, across, **options)
         return call, f"matrix, {describe(call)}"
 
@@ -89,7 +94,7 @@ def rows_across(
 
 
 def refuse(call: ShardedCall) -> None:
-    """Raise UnsupportedError if the method of a call cannot run it."""
+    """Raise UnsupportedError, code `across.refused`, with every reason, if the method of a call cannot run it."""
     how = call.of_queries.how
     reasons = [] if how == "gather" else WAYS[how].refusals(call)
     if reasons:

@@ -18,7 +18,10 @@ GATHERED = 1 << 28
 
 
 def attend(call: ShardedCall) -> Tensor:
-    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim).
+
+    Keys of several chunks of heads are gathered again in the backward pass.
+    """
     seed = call.seed()
     some = head_portions(call)
     if len(some) == 1:
@@ -43,7 +46,10 @@ def attend(call: ShardedCall) -> Tensor:
 
 
 def head_portions(call: ShardedCall) -> list[slice]:
-    """Return the slices of key heads that are gathered one after the other, the same on every rank."""
+    """Return the slices of key heads that are gathered one after the other, the same on every rank.
+
+    A slice has up to GATHERED bytes of keys and values, and at least one head.
+    """
     problem = call.problem
     width = problem.key.shape[3] + problem.value.shape[3]
     one = problem.batch * problem.kv_len * width * problem.query.dtype.itemsize
@@ -51,14 +57,21 @@ def head_portions(call: ShardedCall) -> list[slice]:
 
 
 def gather_keys(call: ShardedCall, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the keys and values of all ranks for some key heads, in the order of the text."""
+    """Return the keys and the values of all ranks for some key heads, (batch, heads, kv_len, dim).
+
+    They are in the order of the text, with gradients; every rank must call it. Raises RankError if a rank is lost.
+    """
     both = torch.cat([key, value], dim=3)
     gathered = call.of_keys.gather_unchecked(both, 2, "keys and values")
     return gathered[..., : key.shape[3]], gathered[..., key.shape[3] :]
 
 
 def _portion(*arguments: Any) -> Tensor:
-    """Return the context of the query heads that read a slice of key heads."""
+    """Return the context, (batch, heads, tokens, value_head_dim), of the query heads that read some key heads.
+
+    The arguments are the query of these heads, the rank's key and value of the slice, the call, the slice, and the
+    seed. The keys of the other ranks are gathered.
+    """
     query, key, value, call, kv_heads, seed = arguments
     heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)
     key, value = gather_keys(call, key, value)

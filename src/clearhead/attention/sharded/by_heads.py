@@ -18,7 +18,7 @@ from clearhead.sharding.sharding import Sharding
 
 
 def refusals(call: ShardedCall) -> list[str]:
-    """Return the reasons why heads cannot be distributed over the ranks; [] if they can."""
+    """Return the reasons why heads cannot be distributed over the ranks: fewer heads than ranks; [] if they can."""
     heads, world = call.problem.num_heads, call.of_queries.world
     return [] if heads >= world else [f"{heads} heads are fewer than {world} ranks"]
 
@@ -42,7 +42,7 @@ def attend(call: ShardedCall) -> Tensor:
 
 
 def shared_heads(call: ShardedCall) -> tuple[list[slice], list[slice]]:
-    """Return the slice of query heads of each rank, and the slice of key heads that they read."""
+    """Return two lists with a slice for each rank: its query heads, and the key heads that these read."""
     world, group = call.of_queries.world, call.group_size
     counts = head_layout(call.problem.num_heads, world).counts
     edges = [0, *itertools.accumulate(counts)]
@@ -51,7 +51,14 @@ def shared_heads(call: ShardedCall) -> tuple[list[slice], list[slice]]:
 
 
 def _to_heads(tensor: Tensor, heads: list[slice], held: Sharding, what: str) -> Tensor:
-    """Return this rank's heads of all tokens, (batch, heads, tokens, dim), from all heads of its own tokens."""
+    """Return this rank's heads of all tokens, (batch, heads, tokens, dim), from all heads of its own tokens.
+
+    Args:
+        tensor: (batch, all heads, tokens of the rank, dim).
+        heads: the slice of each rank; they may overlap, and their gradients are then summed.
+        held: the sharding of the tokens.
+        what: the name of the tensor, for errors.
+    """
     batch, _, tokens, width = tensor.shape
     # A key head may go to several ranks, whose gradients are summed upcast.
     wide = stages.upcast(tensor).permute(2, 0, 1, 3)
@@ -65,7 +72,10 @@ def _to_heads(tensor: Tensor, heads: list[slice], held: Sharding, what: str) -> 
 
 
 def _to_tokens(context: Tensor, heads: list[slice], held: Sharding) -> Tensor:
-    """Return all heads of this rank's tokens, from its heads of all tokens."""
+    """Return all heads of this rank's tokens, from its heads of all tokens, (batch, heads, tokens, dim).
+
+    `heads` has the slice of each rank.
+    """
     batch, mine, _, width = context.shape
     one = batch * width
     sent = held.by_rank(context.permute(2, 0, 1, 3)).flatten()
@@ -80,13 +90,25 @@ def _to_tokens(context: Tensor, heads: list[slice], held: Sharding) -> Tensor:
 
 
 class _Exchange(torch.autograd.Function):
-    """Numbers sent to each rank and received from each; the gradients go back the same way."""
+    """Send consecutive runs of a flat tensor to the ranks and receive one from each.
+
+    The gradients go back the same path.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str
     ) -> Tensor:
-        """Return the rows that the other ranks sent."""
+        """Return the numbers of all ranks, in the order of the ranks, as a flat tensor.
+
+        Args:
+            ctx: of autograd.
+            tensor: flat, the numbers for each rank in turn.
+            sent: the count of numbers for each rank.
+            received: the count of numbers from each rank.
+            group: the process group.
+            what: what is sent, for errors.
+        """
         ctx.back = received, sent, group, f"the gradients of {what}"
         return exchange(tensor, sent, received, group, what)
 
@@ -95,5 +117,5 @@ class _Exchange(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the rows that this rank sent."""
+        """Return the gradient of the numbers that this rank sent, None for the other inputs."""
         return exchange(grad, *ctx.back), None, None, None, None

@@ -24,7 +24,11 @@ PORTION = 2048
 
 
 def refusals(call: ShardedCall) -> list[str]:
-    """Return the reasons why a ring cannot run the call; [] if it can."""
+    """Return the reasons why a ring cannot run the call; [] if it can.
+
+    They are those of the blockwise kernel, unless the tensors are on the meta device, and another kernel that was
+    named.
+    """
     # A plan is made of tensors without numbers.
     reasons = [] if call.problem.query.is_meta else blockwise.refusals(call.problem)
     if call.kernel not in ("auto", blockwise.NAME):
@@ -36,7 +40,10 @@ def refusals(call: ShardedCall) -> list[str]:
 
 
 def attend(call: ShardedCall) -> Tensor:
-    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim).
+
+    The keys go round the ring once; the share of the sinks is taken at the end.
+    """
     problem = call.problem
     bias = None if problem.bias is None else problem.bias.numbers
     context, total = _Ring.apply(problem.query, call.key, call.value, bias, call, call.seed())
@@ -47,7 +54,7 @@ def attend(call: ShardedCall) -> Tensor:
 
 
 class _Ring(torch.autograd.Function):
-    """Both rounds. The context and the logsumexp of the queries, in the precision of sums."""
+    """Attention over the keys of all ranks, without sinks: context and logsumexp, in the precision of sums."""
 
     @staticmethod
     def forward(
@@ -59,13 +66,14 @@ class _Ring(torch.autograd.Function):
         call: ShardedCall,
         seed: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the context and the logsumexp of this rank's queries over the keys of all ranks."""
+        """Return the context and the logsumexp, (batch, num_heads, query_len), of this rank's queries over all keys."""
         wide = stages.upcast(query[:0])
         width = value.shape[3]
         context = wide.new_zeros(*query.shape[:3], width)
         total = wide.new_full(query.shape[:3], -torch.inf)
 
         def merge(owner: int, block: Tensor) -> None:
+            """Merge the context of one rank's keys into `context` and `total`, in chunks of queries."""
             block = stages.upcast(block)
             for some in portions(query.shape[2], PORTION):
                 part = stages.upcast(query[:, :, some])
@@ -89,7 +97,10 @@ class _Ring(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of this rank's query, key, value and bias."""
+        """Return the gradients of this rank's query, key, value and bias, None for the other inputs.
+
+        The keys go round again.
+        """
         query, key, value, context, total = ctx.saved_tensors
         call: ShardedCall = ctx.call
         bias: Tensor | None = ctx.bias if ctx.needs_input_grad[3] else None
@@ -98,6 +109,7 @@ class _Ring(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(stages.upcast(bias.detach()))
 
         def spread(owner: int, block: Tensor) -> Tensor:
+            """Return the gradient of one rank's keys and values; add those of query and bias to their sums."""
             block = stages.upcast(block.detach()).requires_grad_()
             of_block = torch.zeros_like(block)
             for some in portions(query.shape[2], PORTION):
@@ -135,7 +147,7 @@ class _Ring(torch.autograd.Function):
 
 
 class RingRounds:
-    """The keys of a matrix in a ring, for statistics: each request sends them round once.
+    """The keys of a matrix in a ring, for statistics: each call of a method sends them round once.
 
     Args:
         call: the call.
@@ -148,12 +160,14 @@ class RingRounds:
     def each(self, use: Callable[[Problem, Tensor], None]) -> None:
         """Call `use(problem, positions)` for each rank's keys, unless no query of this rank sees one.
 
-        The problem has this rank's queries and those keys; the positions are those of the keys.
+        The problem has this rank's queries and those keys, also as its value, detached; the positions are those of the
+        keys. Every rank must call it.
         """
         call = self.call
         query, every = call.problem.query, slice(0, call.problem.query_len)
 
         def problem_of(owner: int, key: Tensor) -> None:
+            """Call `use` with the problem of one rank's keys, unless no query sees one."""
             problem = _block(call, query, key, owner, every, None)
             if problem is not None:
                 use(problem.replace(value=problem.key), call.of_keys.positions_of(owner))
@@ -170,6 +184,7 @@ class RingRounds:
             total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)
 
             def add(problem: Problem, places: Tensor) -> None:
+                """Merge the logsumexp over some keys into `total`, in place."""
                 exact = eager if blockwise.refusals(problem) else blockwise
                 torch.logaddexp(total, exact.logsumexp(problem), out=total)
 
@@ -179,19 +194,33 @@ class RingRounds:
         return self._logsumexp
 
     def gather(self) -> Tensor:
-        """Return the keys of all ranks on every rank, with gradients."""
+        """Return the keys of all ranks, (batch, num_kv_heads, kv_len, head_dim), on every rank, with gradients.
+
+        All must call it.
+        """
         return self.call.of_keys.gather_unchecked(self.call.key, 2, "keys")
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """Return exp(part − whole) with a last axis of size 1; 0 where `part` is −∞."""
+    """Return exp(part − whole) with a last axis of size 1 added; 0 where `part` is −∞."""
     return torch.exp(part - whole).masked_fill(part == -torch.inf, 0.0)[..., None]
 
 
 def _block(
     call: ShardedCall, query: Tensor, both: Tensor, owner: int, some: slice, seed: int | None
 ) -> Problem | None:
-    """Return the problem of some of this rank's queries over the keys of another rank; None if they see none."""
+    """Return the problem, without sinks, of some of this rank's queries over the keys of rank `owner`.
+
+    None if there are no queries or keys, or if the spans show that no query sees a key.
+
+    Args:
+        call: the call.
+        query: the queries of the slice `some`.
+        both: keys and values of the owner, concatenated along the last axis.
+        owner: a rank.
+        some: a slice of this rank's queries.
+        seed: of dropout, or None.
+    """
     rows, columns = call.of_queries.positions[some], call.of_keys.positions_of(owner)
     width = call.problem.key.shape[3]
     key, value = both[..., :width], both[..., width:]
@@ -207,7 +236,7 @@ def _block(
 
 
 class _Round:
-    """One round of the blocks of all ranks; this rank's own is let go of when it was passed on.
+    """One round of the blocks of all ranks, which runs once: this rank's block is freed when it was passed on.
 
     Args:
         call: the call.
@@ -220,7 +249,10 @@ class _Round:
         self.own = [block.contiguous()]
 
     def run(self, use: Callable[[int, Tensor], None]) -> None:
-        """Call `use` with the number of each rank and its block, starting with this rank's own."""
+        """Call `use(rank, block)` with each rank's block, starting with this rank's own.
+
+        The next block arrives meanwhile.
+        """
         block = self.own.pop()
         for step in range(self.held.world):
             moved, wait = self._pass(block, step, block.dtype)
@@ -229,7 +261,10 @@ class _Round:
             block = moved
 
     def run_back(self, use: Callable[[int, Tensor], Tensor], dtype: torch.dtype) -> Tensor:
-        """Return the sum over the ranks of the gradients that `use` returns for this rank's block."""
+        """Return the sum, in `dtype`, of the gradients of this rank's block that `use(rank, block)` returns.
+
+        Each rank computes its part, and the sum travels behind the block.
+        """
         block, travelling = self.own.pop(), None
         mine = block.new_zeros(self.shape, dtype=dtype)
         for step in range(self.held.world):
@@ -253,13 +288,19 @@ class _Round:
     def _pass(
         self, block: Tensor, step: int, dtype: torch.dtype
     ) -> tuple[Tensor, Callable[[], None]]:
-        """Start to send a block to the next rank; return the arriving block, and a function that waits for it."""
+        """Start to send a block to the next rank; return the block that arrives, and a function that waits for it.
+
+        In the last step nothing is sent: the block itself, and a no-op.
+        """
         if step == self.held.world - 1:
             return block, lambda: None
         return self._send(block, step, dtype, self.what)
 
     def _hand_on(self, travelling: Tensor, step: int, dtype: torch.dtype) -> Tensor:
-        """Send accumulated gradients to the next rank, and return those that arrive."""
+        """Send accumulated gradients to the next rank.
+
+        Return those that arrive, (batch, heads, tokens, dim), after a wait.
+        """
         arrived, wait = self._send(travelling, step, dtype, f"the gradients of {self.what}")
         wait()
         return arrived
@@ -267,7 +308,11 @@ class _Round:
     def _send(
         self, tensor: Tensor, step: int, dtype: torch.dtype, what: str
     ) -> tuple[Tensor, Callable[[], None]]:
-        """Start to send a block to the next rank; return the block that arrives, and a function that waits for it."""
+        """Start to send a block to the next rank; return the block that arrives, and a function that waits for it.
+
+        The arriving block, (batch, heads, tokens of its owner, dim), is undefined until then. Waiting raises RankError
+        if a rank is lost.
+        """
         held = self.held
         batch, heads, _, width = self.shape
         count = held.counts[self._owner(step + 1)]
@@ -279,6 +324,7 @@ class _Round:
         ]
 
         def wait() -> None:
+            """Wait until the block has been sent and the other one has arrived; raise RankError if a rank is lost."""
             with waiting_for(what):
                 for each in works:
                     each.wait()

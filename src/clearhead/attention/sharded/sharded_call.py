@@ -29,7 +29,7 @@ class ShardedCall:
 
     Attributes:
         problem: this rank's queries over all keys, with mask and bias of all queries. Its key and
-            value have the right sizes and no numbers.
+            value have the right sizes and no data.
         key, value: those of this rank, (batch, num_kv_heads, tokens of the rank, dim).
         of_queries, of_keys: the tokens of each rank.
         kernel: "auto", or the name of one.
@@ -58,7 +58,19 @@ class ShardedCall:
         heads: slice | None = None,
         seed: int | None = None,
     ) -> Problem:
-        """Return the problem of some rows, columns and heads of the whole matrix, with these tensors."""
+        """Return the problem of some rows, columns and heads of the whole matrix, with these tensors.
+
+        None selects all. Mask, bias and sinks are cut accordingly; `seed` is that of dropout.
+
+        Args:
+            query: the queries of these rows and heads.
+            key: the keys of these columns and heads.
+            value: the values of these columns and heads.
+            rows: int64 indices of queries.
+            columns: int64 indices of keys.
+            heads: the slice of query heads.
+            seed: of dropout, or None.
+        """
         whole = self.problem
         lengths = self.of_queries.tokens, self.of_keys.tokens
         some = None if heads is None or heads == slice(0, whole.num_heads) else heads
@@ -76,22 +88,22 @@ class ShardedCall:
         )
 
     def run(self, problem: Problem) -> Tensor:
-        """Return the context of a part; with dropout by the kernel that draws it by position."""
+        """Return the context of a part by the call's kernel; with dropout "blockwise" draws it by position."""
         return run(problem, kernel_by_place(problem, self.kernel))
 
     def seed(self) -> int | None:
-        """Return the seed of dropout, equal on all ranks; None without dropout."""
+        """Return a new seed of dropout, equal on all ranks, which all must ask for; None without dropout."""
         if self.problem.dropout is None:
             return None
         return self.of_queries.draw_seed(self.problem.device)
 
 
 def read_across(across: object) -> tuple[Sharding, Sharding]:
-    """The sharding of the queries and that of the keys.
+    """Return the sharding of the queries and that of the keys, from a pair, or from one for both.
 
     Raises:
-        ArgumentTypeError: code `across.type`.
-        ArgumentError: code `across.pair`, for two of different groups.
+        ArgumentTypeError: code `across.type`, for anything else.
+        ArgumentError: code `across.pair`, for two of different process groups, ranks or methods.
     """
     pair: tuple[Any, ...] = across if isinstance(across, tuple) else (across, across)
     if len(pair) != 2 or not all(isinstance(each, Sharding) for each in pair):
@@ -120,12 +132,12 @@ def make_call(
     kernel: str = "auto",
     **options: Unpack[Options],
 ) -> ShardedCall:
-    """Check the arguments of a call, on this rank alone.
+    """Check the arguments of a call on this rank alone, and return the call; nothing is sent.
 
     Raises:
-        ClearheadError: as of `attend`, for the sizes of the whole matrix.
+        ClearheadError: as `attend` raises, for the sizes of the whole matrix.
         ShapeError: code `across.rows`, for another number of tokens than this rank has.
-        ArgumentError: code `across.dtensor`, for a DTensor that lies otherwise.
+        ArgumentError: code `across.dtensor`, for a DTensor with another placement.
         UnsupportedError: codes `kernel.refused`, `across.dropout` and `across.transformed`.
     """
     of_queries, of_keys = read_across(across)
@@ -180,7 +192,10 @@ WORDS = 1 << 20
 
 
 def describe(call: ShardedCall) -> str:
-    """Return a text of the call that is equal on every rank, with checksums of shared tensors."""
+    """Return a text of the call that is equal on every rank if the calls agree.
+
+    It has the sizes, the options, and checksums of the tensors of mask, bias and sinks, which sync the device.
+    """
     problem = call.problem
     batch, heads, _, width = problem.query.shape
     named = {"query": problem.query, "key": call.key, "value": call.value}
@@ -206,7 +221,10 @@ def describe(call: ShardedCall) -> str:
 
 
 def _tensors_of(part: object) -> Iterator[Tensor]:
-    """Yield the tensors that a mask or a bias is made of, lists of integers as tensors."""
+    """Yield the tensors in a mask or bias, also in fields of dataclasses; lists of integers are yielded as tensors.
+
+    Nothing is yielded for any other object.
+    """
     if isinstance(part, Tensor):
         yield part
     elif isinstance(part, list):  # of whole numbers
@@ -217,13 +235,16 @@ def _tensors_of(part: object) -> Iterator[Tensor]:
 
 
 def checksums(tensors: Sequence[Tensor], device: torch.device) -> list[int]:
-    """Return the checksum of each tensor, with a single device sync."""
+    """Return the checksum of each tensor, with a single device sync; tensors on the meta device are left out."""
     sums = [_checksum(each).to(device) for each in tensors if not each.is_meta]
     return torch.stack(sums).tolist() if sums else []
 
 
 def _checksum(tensor: Tensor) -> Tensor:
-    """Return a sum of 8-byte words weighted by position, modulo 2⁶⁴, which no order of summation changes."""
+    """Return a sum of 8-byte words weighted by position, modulo 2⁶⁴, int64 of no dimension; the dtype does not count.
+
+    A broadcast axis counts once. The sum is exact in any order.
+    """
     for axis, stride in enumerate(tensor.stride()):
         if not stride and tensor.shape[axis]:  # broadcast
             tensor = tensor.narrow(axis, 0, 1)
@@ -238,16 +259,16 @@ def _checksum(tensor: Tensor) -> Tensor:
 
 
 def row_problem(call: ShardedCall) -> Problem:
-    """Return the problem of this rank's rows over all keys, with keys that have no data yet."""
+    """Return the problem of this rank's rows over all keys; key and value have the right sizes and no data."""
     problem = call.problem
     return call.part(problem.query, problem.key, problem.value, rows=call.of_queries.positions)
 
 
 def kernel_by_place(problem: Problem, kernel: str) -> str:
-    """The kernel to ask for, for a part of a matrix that ranks share.
+    """Return the kernel to ask for, for a part of a matrix that ranks share: `kernel`, but "blockwise" with dropout.
 
     Raises:
-        UnsupportedError: code `across.dropout`, for one that does not draw dropout by place.
+        UnsupportedError: code `across.dropout`, with dropout, for a kernel other than "auto" and "blockwise".
     """
     if problem.dropout is None:
         return kernel
@@ -261,7 +282,10 @@ def kernel_by_place(problem: Problem, kernel: str) -> str:
 
 
 def _without_numbers(tensor: Any, held: Sharding) -> Any:
-    """Return an expanded 0 of the shape that all ranks have together; other objects unchanged."""
+    """Return an expanded 0 of the shape of a tensor with the tokens of all ranks, in its dtype and on its device.
+
+    Returned unchanged: objects other than a strided tensor of at least two dimensions, which a later check refuses.
+    """
     if not isinstance(tensor, Tensor) or tensor.ndim < 2 or tensor.layout != torch.strided:
         return tensor
     sizes = (*tensor.shape[:-2], held.tokens, tensor.shape[-1])

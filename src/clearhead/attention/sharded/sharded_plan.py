@@ -22,13 +22,13 @@ from clearhead.sharding.sharding import MESSAGE
 
 @dataclass(frozen=True, repr=False)
 class WayCost(Drawn):
-    """The bytes that one way sends and holds on this rank.
+    """The bytes that one method sends and holds on this rank.
 
     Attributes:
         forward: sent to other ranks, the comparison of the calls included.
         backward: sent for the gradients of query, key and value.
         memory: held in addition to the rank's own query, key, value and context, in the forward pass.
-        refusals: why this way cannot run the call; empty if it can.
+        refusals: why this method cannot run the call; empty if it can.
     """
 
     forward: int
@@ -37,6 +37,7 @@ class WayCost(Drawn):
     refusals: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        """Return the costs in words, or the reasons why the method cannot run the call."""
         if self.refusals:
             return "; ".join(self.refusals)
         forward, backward, memory = map(format_bytes, (self.forward, self.backward, self.memory))
@@ -49,7 +50,7 @@ class ShardedPlan(Plan):
 
     Attributes:
         way: "gather", "ring" or "heads".
-        ways: the costs of each.
+        ways: the costs of each method.
         pairs: the visible pairs that each rank computes, float64, (world,), over samples and heads
             that have masks of their own.
         rank: this one.
@@ -71,11 +72,12 @@ class ShardedPlan(Plan):
 
     @property
     def balance(self) -> float:
-        """The largest number of pairs of a rank, divided by the mean."""
+        """The largest number of pairs of a rank, divided by the mean; 1.0 if no pair is visible."""
         mean = float(self.pairs.mean())
         return float(self.pairs.max()) / mean if mean else 1.0
 
     def __str__(self) -> str:
+        """Return lines: the method with its cost, the pairs of this rank, the local plan, and the other methods."""
         lines = [
             f"{self.way} over {len(self.pairs)} ranks: {self.ways[self.way]}",
             f"  rank {self.rank} has {int(self.pairs[self.rank])} pairs; the most of a rank is "
@@ -96,7 +98,10 @@ def plan_across(
     kernel: str,
     **options: Unpack[Options],
 ) -> Plan:
-    """Return the plan of `attend_across` for these arguments; nothing is sent."""
+    """Return the plan of `attend_across` for these arguments; nothing is sent.
+
+    Its errors, apart from RankError, are raised.
+    """
     call = make_call(query, key, value, across, kernel, **options)
     refuse(call)
     held, way = call.of_queries, call.of_queries.how
@@ -130,7 +135,7 @@ def _ranks(call: ShardedCall) -> range:
 
 
 def _cost(call: ShardedCall, way: str) -> WayCost:
-    """Return what a method sends and holds in bytes, with the reasons if it refuses the call."""
+    """Return what a method sends and holds in bytes; if it refuses the call, the reasons, and the comparison alone."""
     reasons = () if way == "gather" else tuple(WAYS[way].refusals(call))
     forward, backward, memory = (0, 0, 0) if reasons else COSTS[way](call)
     compared = (call.of_queries.world - 1) * MESSAGE
@@ -138,7 +143,7 @@ def _cost(call: ShardedCall, way: str) -> WayCost:
 
 
 def _widths(call: ShardedCall) -> tuple[int, int]:
-    """Return the bytes of key and value of all key heads, in their own dtype and in the precision of sums."""
+    """Return the bytes of key and value of one token in all samples and key heads: in their dtype, and upcast."""
     problem = call.problem
     numbers = problem.batch * problem.num_kv_heads * (problem.key.shape[3] + problem.value.shape[3])
     wide = stages.upcast(problem.query[:0]).dtype.itemsize
@@ -146,7 +151,7 @@ def _widths(call: ShardedCall) -> tuple[int, int]:
 
 
 def _of_gather(call: ShardedCall) -> tuple[int, int, int]:
-    """Return the bytes that "gather" sends forward and backward, and holds."""
+    """Return the bytes that "gather" sends forward, sends backward, and holds on this rank."""
     held = call.of_keys
     token, wide = _widths(call)
     sent = (held.world - 1) * max(held.counts) * token
@@ -159,7 +164,7 @@ def _of_gather(call: ShardedCall) -> tuple[int, int, int]:
 
 
 def _of_ring(call: ShardedCall) -> tuple[int, int, int]:
-    """Return the bytes that "ring" sends forward and backward, and holds."""
+    """Return the bytes that "ring" sends forward, sends backward, and holds on this rank."""
     held = call.of_keys
     token, wide = _widths(call)
     sent = (held.tokens - held.counts[(held.rank + 1) % held.world]) * token
@@ -167,7 +172,7 @@ def _of_ring(call: ShardedCall) -> tuple[int, int, int]:
 
 
 def _of_heads(call: ShardedCall) -> tuple[int, int, int]:
-    """Return the bytes that "heads" sends forward and backward, and holds."""
+    """Return the bytes that "heads" sends forward, sends backward, and holds on this rank."""
     problem, queries, keys = call.problem, call.of_queries, call.of_keys
     heads, kv_heads = by_heads.shared_heads(call)
     each = [some.stop - some.start for some in heads]

@@ -18,10 +18,10 @@ class Arrangement:
     """The places of samples and heads among blocks and rows.
 
     Attributes:
-        per_sample: blocks of one sample.
-        batch_first: the blocks of a sample lie side by side.
-        in_rows: heads that share a block, as rows.
-        tiled: of these the tokens of a head lie side by side.
+        per_sample: the number of blocks of one sample.
+        batch_first: True if the blocks of a sample are adjacent, False if those of a head are.
+        in_rows: the number of heads that share a block, as rows of the query.
+        tiled: True if the rows of such a head are adjacent, False if those of a token are.
     """
 
     per_sample: int
@@ -30,7 +30,10 @@ class Arrangement:
     tiled: bool = True
 
     def heads(self, blocks: Tensor, *, keys: bool = False) -> Tensor:
-        """(blocks, len, dim) → (batch, heads, len, dim)."""
+        """Return (blocks, len, dim) as (batch, heads, len, dim).
+
+        With several heads in the rows of a block these are split; `keys` repeats the block for them instead.
+        """
         count = self.per_sample
         split = (
             blocks.unflatten(0, (-1, count))
@@ -47,7 +50,11 @@ class Arrangement:
 
 
 def arrangement(found: Provenance | None, batch: int) -> Arrangement | None:
-    """The arrangement that the tokens of the rows show; None for any other."""
+    """Return the arrangement that the tokens of the rows show.
+
+    None if a token is unknown, the samples have different numbers of blocks, or the tokens of keys or queries are not
+    in order and the same in all blocks.
+    """
     if found is None or not found.known:
         return None
     blocks = found.blocks
@@ -82,7 +89,11 @@ def trial(
     d_in: int,
     mask: Tensor | None = None,
 ) -> Trial:
-    """One call of a group of heads as a trial; of unknown arrangement, every block is a sample."""
+    """Return one call of a group of heads as a trial, with the contexts of the heads as target.
+
+    Without an arrangement every block is a sample of one head, and the mask is left out. Query and key are divided by
+    the gains that were found. Raises RuntimeError if the blocks do not divide into samples.
+    """
     alone = Arrangement(1, True)
     parts = []
     for index, name in enumerate(("query", "key", "value", "context")):

@@ -29,7 +29,7 @@ class CallSizes:
     value_head_dim: int
 
     def setting(self, contract: Contract, mask: Tensor | None = None) -> Setting:
-        """The setting of a recipe for such a call."""
+        """Return the setting of a recipe for such a call."""
         return Setting(
             contract,
             self.batch,
@@ -45,7 +45,7 @@ class CallSizes:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A call, what came of it, and the error if nothing did."""
+    """A call: its sizes and inputs, the output, or None and the error."""
 
     sizes: CallSizes
     inputs: tuple[Tensor, ...]
@@ -54,7 +54,10 @@ class Attempt:
 
 
 def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
-    """The calls to make, the most telling first."""
+    """Return the sizes of six calls, the most telling first: "main", "other", "rectangular", "value", "long", "one".
+
+    Declared heads, widths and the greatest length replace those of the plan; `head_dim` comes first.
+    """
     num_heads, num_kv_heads = contract.heads()
     head_dim = head_dim or contract.sizes.get("head_dim")
     value_dim = contract.sizes.get("value_head_dim")
@@ -65,6 +68,10 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
     def sized(
         name: str, batch: int, heads: int, lens: tuple[int, int], dim: int, value: int | None = None
     ) -> CallSizes:
+        """Return the sizes of one call, with declared ones instead of these.
+
+        No call has as many queries as heads, unless more tokens are too many.
+        """
         width = head_dim or dim + (dim % 2 if even else 0)
         h = num_heads or (heads if num_kv_heads is None else heads * num_kv_heads)
         # As many queries as heads would not show which of the two comes first.
@@ -86,10 +93,14 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
 
 
 def drawn(sizes: CallSizes, masked: bool, seed: int) -> tuple[Tensor, ...]:
-    """Query, key, value, and a mask that leaves each query something to see."""
+    """Return random query, key and value in float64, and a bool mask if `masked`, in which each query sees a key.
+
+    The same sizes and seed give the same inputs.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(heads: int, length: int, dim: int) -> Tensor:
+        """Return random numbers (batch, heads, length, dim) in float64."""
         shape = (sizes.batch, heads, length, dim)
         return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
 
@@ -106,7 +117,7 @@ def drawn(sizes: CallSizes, masked: bool, seed: int) -> tuple[Tensor, ...]:
 
 
 def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
-    """One call with inputs of its own; the subject gets copies."""
+    """Return one call of a subject with inputs drawn from the seed; an error of it is caught."""
     made = drawn(sizes, subject.takes == "qkv,mask", seed)
     output = called(subject, made)
     if isinstance(output, Exception):
@@ -115,7 +126,10 @@ def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
 
 
 def heads_first(output: Tensor, heads: int, tokens: int) -> Tensor:
-    """An output as (batch, heads, len, dim), if its heads are merged or stand behind the tokens."""
+    """Return an output as (batch, heads, len, dim), if its heads are merged or on axis 2.
+
+    Any other is returned unchanged.
+    """
     if output.ndim == 3 and output.shape[-1] % heads == 0:
         return output.unflatten(-1, (heads, -1)).transpose(1, 2)
     behind = output.shape[1:3] == (tokens, heads) and tokens != heads
@@ -123,7 +137,10 @@ def heads_first(output: Tensor, heads: int, tokens: int) -> Tensor:
 
 
 def as_trial(attempt: Attempt, contract: Contract, dtype: torch.dtype) -> Trial | None:
-    """The call as a trial, the output brought to (batch, heads, len, dim) or kept merged."""
+    """Return the call as a trial, with the output in float64, as (batch, heads, len, dim) or merged.
+
+    None if the call failed, or the output has another shape.
+    """
     sizes, output = attempt.sizes, attempt.output
     if output is None:
         return None

@@ -28,9 +28,9 @@ from clearhead.recording.weighing import EXPONENTIALS, Weighing, weigh
 
 @dataclass(frozen=True)
 class Settled:
-    """The first call: the subject in the precision in which it works, what went in, what came out.
+    """The first call: the subject in the dtype in which it works, its inputs by name, and its output or error.
 
-    `notes` are remarks of the catalogue, with what they are filled with.
+    `notes` are remarks: a key of the catalogue, and its values.
     """
 
     subject: Subject
@@ -42,7 +42,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call under the recorder: what it computed, and the attentions in it."""
+    """A call under the recorder: the record, the output, and the attentions in it."""
 
     recorder: Recorder
     output: Tensor
@@ -51,7 +51,7 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Evidence(ABC):
-    """Measurements of a subject; each when it is first asked for, and kept.
+    """Measurements of a subject; each is made at its first access, and cached.
 
     Every part is a function of the subject alone, which none of them changes.
     """
@@ -63,14 +63,14 @@ class Evidence(ABC):
     @cached_property
     @abstractmethod
     def settled(self) -> Settled:
-        """The first call."""
+        """The first call; it holds the error if all attempts fail."""
 
     def call_error(self, error: Exception) -> ModelError:
-        """The error for a subject that takes none of the inputs."""
+        """Return the error for a subject that accepts none of the inputs."""
         return call_error(self.given, self.settled.inputs, error)
 
     def plain_error(self, error: Exception) -> ModelError:
-        """The error for a part: with a line, and no sizes to give."""
+        """Return the error for a part of an attention: with the line that raised, and no sizes to declare."""
         return ModelError(
             "check.call",
             f"{self.given.name} raised {raised(error)}"
@@ -90,7 +90,7 @@ class Evidence(ABC):
     @property
     @abstractmethod
     def sizes(self) -> Mapping[str, int]:
-        """The sizes that it was run with."""
+        """The sizes of the calls, by name."""
 
     @cached_property
     def output(self) -> Tensor:
@@ -100,28 +100,28 @@ class Evidence(ABC):
 
     @cached_property
     def repetition(self) -> float:
-        """The difference of equal calls, of the largest number."""
+        """The largest difference of equal calls, relative to the largest number."""
         return repeated(lambda: self.subject(*self.inputs))
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """The inputs that are written to."""
+        """The names of the inputs that a call writes to."""
         names = list(self.settled.inputs)
         return tuple(names[index] for index in written(self.subject.bare, self.inputs))
 
     @cached_property
     def strided(self) -> Strided:
-        """The results of views."""
+        """The differences on views of the inputs."""
         return measure_strides(self.subject.bare, self.inputs)
 
     @cached_property
     def short(self) -> Mapping[str, Tensor]:
-        """Inputs for what needs many calls."""
+        """The inputs for measurements of many calls, by name; those of the first call."""
         return self.settled.inputs
 
     @cached_property
     def gradients(self) -> Gradients:
-        """Of inputs and parameters."""
+        """The gradients of inputs and parameters, compared with differences."""
         return measure_gradients(self.subject.spare(), self.short, self.seed)
 
     @cached_property
@@ -135,37 +135,40 @@ class Evidence(ABC):
         return measure_state(self.given, self.recorded.recorder if self.recorded else None)
 
     def record(self, *tensors: Tensor) -> Recorded | None:
-        """A call under the recorder; None where the code does not bear it."""
+        """Return a call under the recorder; None for code that fails under it."""
         return record(self.subject, tensors)
 
     @cached_property
     def recorded(self) -> Recorded | None:
-        """The first call under the recorder."""
+        """The first call under the recorder; None for code that fails under it."""
         return self.record(*self.inputs)
 
     @cached_property
     def observed(self) -> tuple[ObservedAttention, ...]:
-        """The attentions inside."""
+        """The attentions inside the first call; () if it was not recorded."""
         return self.recorded.attentions if self.recorded is not None else ()
 
     @cached_property
     def weighings(self) -> tuple[Weighing, ...]:
-        """The changes of the scores, for each of them."""
+        """The changes of the scores of each attention in `observed`."""
         return tuple(weigh(each) for each in self.observed)
 
     @cached_property
     def lines(self) -> Lines:
-        """What the first call runs."""
+        """The lines and operations of the first call."""
         return lines_of(self.subject, self.inputs)
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
-        """The first operation that gave NaN of numbers that are none, with its line."""
+        """The first operation that returned NaN from finite inputs, and its (file, line) or None.
+
+        None if there is none.
+        """
         return self.lines.first_nan
 
     @property
     def plain_exp(self) -> bool:
-        """True if exp is taken of scores from which nothing was subtracted."""
+        """True if some attention takes exp of scores from which nothing was subtracted."""
         return any(
             stage.name in EXPONENTIALS and all(change.kind != "shift" for change in read.before)
             for each, read in zip(self.observed, self.weighings, strict=True)
@@ -174,7 +177,10 @@ class Evidence(ABC):
 
 
 def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
-    """Run a subject under the recorder; return None for code that fails under a mode."""
+    """Run a copy of a subject on copies of the inputs under the recorder.
+
+    Return None for code that fails under a mode.
+    """
     spare = subject.spare()
     names = {storage_of(each): name for name, each in spare.parameters().items()}
     # Copies: code that writes to its inputs must not change those of the next call.
@@ -183,6 +189,7 @@ def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
     recorder = Recorder(turned, names, map(storage_of, buffers))
 
     def run() -> Recorded:
+        """Call the copy under the recorder, and return the record; its errors are raised."""
         with torch.no_grad(), recorder:
             output = spare.bare(*turned)
         return Recorded(recorder, output, attentions(recorder))
@@ -191,7 +198,7 @@ def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
 
 
 def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[Subject, Tensor]:
-    """Return the subject and its output, in float32 where only that is finite.
+    """Return the subject and its output, in float32 if only that is finite, else as given.
 
     A constant such as finfo.min of another precision is no mistake in that precision.
     """
@@ -205,7 +212,7 @@ def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[
 
 
 def with_beside(subject: Subject, masks: bool) -> Subject:
-    """The subject with a mask of real tokens only passed in addition to x, if it takes one."""
+    """Return the subject with a mask of real tokens only passed in addition to x; itself if `masks` is False."""
     if not masks:
         return subject
     return replace(subject, beside=lambda x: (torch.ones(x.shape[:2], dtype=torch.bool),))

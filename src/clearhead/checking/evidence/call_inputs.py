@@ -17,10 +17,12 @@ from clearhead.recording.operations import Unfilled
 def repeated(run: Callable[[], Tensor]) -> float:
     """Return the largest relative difference between the first of three equal calls and the other two.
 
-    What is never filled holds another number at each call: what it finds in memory may by chance be the same.
+    Tensors that are never filled hold another number at each call, since memory may by chance be the same. inf for
+    other shapes or NaN; errors of the call are raised.
     """
 
     def call(number: float) -> Tensor:
+        """Return the result of a call in which unfilled tensors hold a number; without that if it fails so."""
         with Unfilled(number):
             found, _ = attempt(run)
         # No mode can look at code that is compiled or mapped.
@@ -42,7 +44,7 @@ def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, 
 
 
 class Strided(NamedTuple):
-    """The largest difference on views of the same numbers; what refused them; which differed."""
+    """The largest difference on views of the same numbers, the error of a refused one, and that on overlapping ones."""
 
     gap: float
     refused: str | None = None

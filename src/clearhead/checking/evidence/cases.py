@@ -27,7 +27,10 @@ class Case(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """The first case that fails: the sentence, the difference as a share of the largest number, and the case."""
+    """The first case that fails.
+
+    `way` is the key of its sentence, `gap` its relative difference, inf if it raised, and `at` its description.
+    """
 
     way: str
     gap: float
@@ -35,29 +38,29 @@ class Broken(NamedTuple):
 
 
 def called(run: Call, inputs: Inputs = ()) -> Tensor | Exception:
-    """Return the output of a call without gradients, or the error that it raised."""
+    """Return the detached output of a call without gradients, or the `Exception` that it raised."""
     with torch.no_grad():
         found = attempt(lambda: run(*inputs).detach())
     return found[0] if found[1] is None else found[1]
 
 
 def converted(inputs: Iterable[Tensor], dtype: torch.dtype) -> Inputs:
-    """Copies of inputs, floating-point ones in another dtype."""
+    """Return copies of the inputs, floating-point ones in another dtype."""
     return tuple(
         each.to(dtype, copy=True) if each.is_floating_point() else each.clone() for each in inputs
     )
 
 
 def gap_of(output: Tensor, expected: Tensor) -> float:
-    """The largest difference as a share of the largest number; inf where shapes or NaN differ."""
+    """Return the largest difference relative to the largest expected number; inf if shapes or finite places differ."""
     return distance(output.detach().double(), expected.detach().double())
 
 
 def broken(way: str, cases: Iterable[Case], *, refused: str = "") -> Broken | None:
-    """Return the first case that fails; None if none does.
+    """Return the first case that fails, under the sentence `way`; None if none does.
 
-    A case whose expected output cannot be had is left out. One whose call raises is left out too, unless `refused`
-    names the sentence for it.
+    Cases whose expected output raises are left out. One whose call raises is left out too, unless `refused` names the
+    sentence for it.
     """
     for case in cases:
         expected = case.expected if isinstance(case.expected, Tensor) else called(case.expected)

@@ -46,7 +46,10 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """Return the first call that works, of (5, 7) or (7, 7) tokens; one with the error if none does."""
+        """The first call that works, of (5, 7) or (7, 7) tokens, with or without a batch, in float64 or float32.
+
+        With the first error, and no output, if none works.
+        """
         fed, first = self._feed, None
         given = self._inputs(fed, (5, 7), self.seed)
         # Sides that are swapped in part fit each other only where the lengths are equal.
@@ -71,7 +74,10 @@ class CrossEvidence(TokensEvidence):
         return call_error(self.given, self.settled.inputs, error)
 
     def fitted_context(self, subject: Subject) -> tuple[Tensor, ...]:
-        """Return x and the context, repeated and cut to the width that an instance was made for."""
+        """Return x and the context, repeated and cut to the d_context of an instance's arguments.
+
+        Unchanged without one.
+        """
         x, context = self.settled.inputs.values()
         args = subject.args or {}
         width = next((args[n] for n in args if size_of(n) == "d_context"), context.shape[-1])
@@ -79,7 +85,7 @@ class CrossEvidence(TokensEvidence):
 
     @property
     def alike(self) -> bool:
-        """True if x and context must have the same number of tokens."""
+        """True if x and context have the same number of tokens, because other numbers failed."""
         x, context = self.inputs
         return x.shape[-2] == context.shape[-2]
 
@@ -90,7 +96,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """Return x and the record of a second call, with other values and lengths; [] if it fails."""
+        """A list with x and the record of a second call, of other values and lengths; [] if it cannot be recorded."""
         lens = (7, 7) if self.alike else (7, 5)
         given = self._inputs(self.feed, lens, self.seed + 1)
         recorded = self.record(*given.values())
@@ -103,6 +109,7 @@ class CrossEvidence(TokensEvidence):
         x, context = (each[None] if plain else each for each in self.inputs)
 
         def given(*both: Tensor) -> tuple[Tensor, ...]:
+            """Return the arguments of a call, the first samples if calls have no batch."""
             return tuple(each[0] for each in both) if plain else both
 
         generator = torch.Generator().manual_seed(self.seed)

@@ -18,7 +18,7 @@ from clearhead.errors import ArgumentTypeError, ModelError
 
 
 class TypedDecoder:
-    """A decoder that is handed tensors of one dtype."""
+    """A decoder whose inputs are cast to one dtype, and whose outputs are float64 without gradient."""
 
     def __init__(self, run: Any, dtype: torch.dtype) -> None:
         self.run, self.dtype = run, dtype
@@ -40,14 +40,14 @@ class TypedDecoder:
 
 @dataclass(frozen=True)
 class Wrong:
-    """The first schedule whose outputs are not full(x).
+    """The first schedule whose outputs differ from full(x).
 
     Attributes:
         name: the schedule.
         shapes: of its outputs, and of full(x).
-        gap: the largest difference.
-        first: the first token that differs.
-        moves: the dependencies of the steps.
+        gap: the largest difference; 0 if the shapes differ.
+        first: the first token that differs; 0 if the shapes differ.
+        moves: bool (tokens, tokens), the dependencies of the steps.
     """
 
     name: str
@@ -143,7 +143,10 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def wrong(self) -> Wrong | None:
-        """Return the first schedule whose outputs differ from full(x); None if none does."""
+        """The first schedule whose outputs differ from full(x).
+
+        None if none does. Schedules that raise are left out.
+        """
         whole, x = self.output, self.inputs[0]
         tensors = {n: each for n, each in self.outputs.items() if isinstance(each, Tensor)}
         name = next((n for n, each in tensors.items() if gap_of(each, whole) > self._close), None)
@@ -175,7 +178,10 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def stale(self) -> Broken | None:
-        """Return what one run leaves for another: after a reset, in full(x), or in another object."""
+        """The first case in which a run affects another: after a reset, in full(x), or in another object.
+
+        None if none does. None too if the object cannot be copied.
+        """
         if not self.subject.copied:
             return None
         return (
@@ -193,6 +199,7 @@ class DecodingEvidence(Evidence):
                 continue
 
             def again(used: TypedDecoder = used, chunks: list[int] = chunks) -> Tensor:
+                """Run other tokens and two tokens, then return the outputs for x; each run begins with a reset."""
                 stepped(used, x.flip(1) * 1.5, chunks)
                 # Fewer tokens, so that a position that is left over is another one.
                 stepped(used, x, [2])
@@ -209,6 +216,7 @@ class DecodingEvidence(Evidence):
         ):
 
             def again(before: Callable[[], Tensor] = before) -> Tensor:
+                """Reset the decoder, call `before`, and return full(x)."""
                 used.reset()
                 before()
                 return used.full(x)
@@ -220,6 +228,7 @@ class DecodingEvidence(Evidence):
         x, one, other = self.inputs[0][:, :4], self.fresh(), self.fresh()
 
         def steps() -> Tensor:
+            """Return the outputs of `one` for four tokens, with a step of `other` in between."""
             one.reset()
             other.reset()
             first = one.step(x[:, :2])
@@ -241,7 +250,10 @@ def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
 
 
 def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j."""
+    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j.
+
+    Tokens are changed in all samples, by noise of the generator.
+    """
     still = run(x)
     moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
     for token in range(x.shape[1]):

@@ -23,9 +23,15 @@ WIDTHS = (6, *range(1, 17), 32, 64, 128, 256, 512, 768)
 
 @dataclass(frozen=True)
 class Feed:
-    """The width of a token and of one of the context, the lengths, and the heads, if they are known.
+    """The sizes of calls of a subject of tokens.
 
-    `plain` is true of a subject without a batch, `longest` the most tokens that it takes.
+    Attributes:
+        width: of a token.
+        context_width: of a token of the context.
+        lengths: the numbers of tokens of calls, the main one first.
+        num_heads: None if unknown.
+        longest: the most tokens that it accepts; None if unknown.
+        plain: True for a subject without a batch.
     """
 
     width: int
@@ -44,7 +50,10 @@ class Feed:
 
     @staticmethod
     def as_wide_as_long(subject: Subject, main: Tensor, output: Tensor) -> bool:
-        """Return True if the output's last axis is as long as the text, at two lengths, as of weights."""
+        """Return True if the output's last axis is as long as the text, at two lengths, as of weights.
+
+        False if a text that is one token shorter raises.
+        """
         if output.shape[-1] != main.shape[-2]:
             return False
         short = shortened(subject, main, main.shape[-2] - 1)
@@ -92,7 +101,7 @@ def feed(subject: Subject, contract: Contract) -> Feed:
 
 
 def runs(subject: Subject, *tensors: Tensor) -> bool:
-    """True if a call with these inputs works."""
+    """Return True if a call with these inputs raises no error."""
     return isinstance(called(subject, tensors), Tensor)
 
 
@@ -201,7 +210,7 @@ def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def is_mask(tensor: Tensor) -> bool:
-    """Return True if a tensor's last two axes are square and it has exactly two distinct values."""
+    """Return True if a tensor's last two axes are square, above 1, and it has exactly two distinct values."""
     square = tensor.ndim >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1
     return square and tensor.detach().unique().numel() == 2
 

@@ -64,7 +64,7 @@ class FedEvidence(Evidence):
         """Return the first call, with a causal mask passed only if the module does not hide the future itself.
 
         Raises:
-            ModelError: code `check.mask`, if it would have hidden the future had it been told to.
+            ModelError: code `check.mask`, if it sees the future because a mask parameter was not passed.
         """
         notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
         if not self.contract.causal:
@@ -121,7 +121,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """Return x and the record of a second call, of other values and maybe another length; [] if none works."""
+        """A list with x and the record of a second call, of other values and maybe another length; [] if none works."""
         first, *more = self.feed.lengths
         found = []
         for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
@@ -134,7 +134,10 @@ class FedEvidence(Evidence):
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """Return the outcome of 1, 2 and 3 tokens: "", "NaN", or the error that the call raised."""
+        """The outcome of calls of 1, 2 and 3 tokens, by their number; only fewer tokens than in the first call.
+
+        It is "" if the output is finite, "NaN" if it is not, or the error that was raised.
+        """
         found = {}
         for tokens in (1, 2, 3):
             if tokens >= self.inputs[0].shape[-2]:
@@ -148,7 +151,10 @@ class FedEvidence(Evidence):
 
     @cached_property
     def at_longest(self) -> str | None:
-        """Return the error of a call with the promised number of tokens, "" if it works; None if not tried."""
+        """The first line of the error of a call with the promised number of tokens, "" if it works.
+
+        None if the number is unknown or too large, and for a function.
+        """
         longest_ = found("context_length", self.given, self.contract)
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None

@@ -17,11 +17,14 @@ Call = Callable[..., Tensor]
 
 
 def by_value(run: Call, inputs: Inputs) -> Broken | None:
-    """Double every value, and add one: each context is doubled, and moves by one, as weights sum to one.
+    """Double every value, and add one to it; return how the contexts break the law, or None.
+
+    Each context must be doubled ("bent" if not), and grow by one, as weights sum to one: "shifted" if it grows by
+    different numbers, "centred" by 0, and "factor" by another number, which is the gap.
 
     Args:
-        run: the call, that gives (batch, heads, query_len, value_head_dim).
-        inputs: query, key, value, and a mask where it takes one.
+        run: returns (batch, heads, query_len, value_head_dim).
+        inputs: query, key, value, and a mask if it takes one.
     """
     query, key, value, *rest = inputs
     still = run(*inputs)
@@ -39,7 +42,10 @@ def by_value(run: Call, inputs: Inputs) -> Broken | None:
 
 
 def by_queries(run: Call, inputs: Inputs) -> tuple[int, list[int]] | None:
-    """Change the query of one token after the other: the first with what moves, if that is not its own output."""
+    """Negate the query of one token after the other; return the first whose change moves other outputs than its own.
+
+    (token, outputs that move); None if no output of another token moves.
+    """
     query, *rest = inputs
     still = run(*inputs)
     for token in range(query.shape[2]):
@@ -58,13 +64,16 @@ def by_queries(run: Call, inputs: Inputs) -> tuple[int, list[int]] | None:
 
 
 def unread_keys(measured: Weights) -> list[int]:
-    """The keys on which no query has a weight, where others have some."""
+    """Return the keys on which no query of any sample or head has a weight; [] if all weights are 0."""
     read = (measured.weights.abs() > UNREAD).any(-2).flatten(0, -2).any(0)
     return (~read).nonzero().flatten().tolist() if read.any() else []
 
 
 def with_a_key_of_zeros(subject: Subject, main: Attempt) -> Attempt:
-    """The call in which a key, in the middle, has the score 0 with every query."""
+    """Call the subject with the key in the middle set to 0, so that its scores are 0; return that call.
+
+    Its output is None if it raises.
+    """
     inputs = tuple(each.clone() for each in main.inputs)
     inputs[1][..., inputs[1].shape[-2] // 2, :] = 0.0
     output = called(subject.fresh(), inputs)
@@ -73,11 +82,12 @@ def with_a_key_of_zeros(subject: Subject, main: Attempt) -> Attempt:
 
 
 def by_scores(measured: Weights) -> str | None:
-    """Hold the logarithms of the weights against query · key: a line, but for a constant of each query.
+    """Compare the logarithms of the weights with query · key: a line, up to a constant for each query.
 
     Returns:
-        None where they are that line. "chosen" where which keys are seen hangs on the numbers; "line" where a line
-        in the distance is added, "positions" where it is what hangs on the distance alone; else "other".
+        None if they are that line. "chosen" if the visible keys differ between heads or samples; "line" if a multiple
+            of
+        the distance is added, "positions" if a function of the distance is; else "other".
     """
     seen = measured.weights != 0
     if not torch.equal(seen, seen[:1, :1].expand_as(seen)):
@@ -98,7 +108,7 @@ def by_scores(measured: Weights) -> str | None:
 
 
 def _explained(measured: Weights, seen: Tensor, others: list[Tensor]) -> bool:
-    """True if products and these columns, in each head with factors of its own, make the logarithms."""
+    """Return True if the logarithms are a linear combination of products and these columns, fitted per head."""
     logs = measured.weights.abs().clamp_min(1e-300).log()
     for head in range(seen.shape[1]):
         visible = seen[:, head]
@@ -113,6 +123,6 @@ def _explained(measured: Weights, seen: Tensor, others: list[Tensor]) -> bool:
 
 
 def _apart(numbers: Tensor, visible: Tensor) -> Tensor:
-    """Numbers less the mean of what their query sees."""
+    """Return numbers minus the mean over the visible keys of each query; hidden ones count as 0."""
     kept = numbers.masked_fill(~visible, 0.0)
     return kept - kept.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)

@@ -57,7 +57,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _first(self) -> tuple[Subject, Attempt]:
-        """Return the subject in the precision and axes that work, and its main call; a failed one if none do."""
+        """The subject in the first dtype, value width or number of axes that works, and its main call, or a failure."""
         plan, seed = self.plan[0], self.seed
         tries = [(self.given, plan), (self.given.within(torch.float32), plan)]
         if plan.value_head_dim != plan.head_dim:
@@ -83,7 +83,7 @@ class HeadsEvidence(Evidence):
         """Return the first call, with the error if no attempt works.
 
         Raises:
-            ModelError: code `check.call` or `check.output`, if it cannot be called so.
+            ModelError: code `check.output`, if the output has the shape of no context.
         """
         subject, main = self._first
         given = dict(zip(NAMES, main.inputs, strict=False))
@@ -194,7 +194,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def fitted_dim(self) -> int | None:
-        """Return the undeclared head_dim that an instance was made for, if it is right only there, else None."""
+        """The undeclared head_dim that an instance was made for; None if it shows none, or is wrong there too."""
         if not any(each.code == "scale.wrong" for each in self.explained.script) and (
             self.explained.known or self.slope is None
         ):
@@ -222,7 +222,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def measured(self) -> identity_values.Weights | None:
-        """Return the weights, measured with the identity as value; None if the output is not linear in it."""
+        """The weights, measured with the identity as value; None if that fails or the output is not linear in it."""
         first = self.trials[0]
         with torch.no_grad():
             found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
@@ -236,7 +236,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def slope(self) -> float | None:
-        """Return the slope of the log-weights over q·k; None if they form no line or were not measured."""
+        """The slope of the log-weights over q·k; None if not measured, no line, or a bias or softcap is declared."""
         plain = all(
             getattr(self.contract, name) is None for name in ("softcap", "bias", "alibi_slopes")
         )
@@ -259,7 +259,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def leaks(self) -> tuple[str, ...] | None:
-        """Return the sides, key or value, that leak a hidden NaN; None if none is hidden or the merge is wrong."""
+        """The sides, "key" or "value", that leak a hidden NaN; None if no key is hidden, or the merge is wrong."""
         at = self.trials[0].under(self.explained.contract).setting
         seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
         hidden = (~seen).any(-2).all(1).all(0).nonzero()
@@ -280,7 +280,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """Return measurements of queries that see no key; None if they are not tested."""
+        """Measurements of queries that see no key; None without a mask argument, unless causal with empty_row."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":
@@ -294,7 +294,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
-        """Return (dtype, "usual" or "large" scores, errors) of declared dtypes, and float32 with large scores."""
+        """(dtype, "usual" or "large", errors) for declared dtypes with both scores, and float32 with large ones."""
         filled, main = self.explained.contract, self._first[1].sizes
         mask = self.inputs[3] if len(self.inputs) > 3 else None
         at = main.setting(filled, mask)
@@ -328,9 +328,9 @@ def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
 
 @dataclass(frozen=True)
 class EmptyRows:
-    """Queries that see nothing: what they give, how many rows there are, and the gradients that are not finite.
+    """Queries that see nothing: `gives` is "zero", "uniform", "NaN" or "something else", `refused` that it raised.
 
-    `refused` is True if the call fails.
+    `rows` counts them, `first` holds three numbers of one, `gradients` the inputs with gradients that are not finite.
     """
 
     gives: str = ""
@@ -343,7 +343,7 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
-    """Return measurements of queries that see no key; None if the output does not have the shape of a context."""
+    """Return measurements of queries that see no key, `refused` on errors; None for another shape of output."""
     target, _ = attempt(by_heads(subject), *inputs)
     if target is None:
         return EmptyRows(refused=True)
@@ -378,6 +378,7 @@ def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
 
     def gradients() -> Sequence[Tensor | None]:
+        """Return the gradients of the output's sum; None for an input that it does not depend on."""
         output = subject(*leaves, *inputs[3:])
         return torch.autograd.grad(output.sum(), leaves, allow_unused=True)
 

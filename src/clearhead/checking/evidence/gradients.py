@@ -24,7 +24,11 @@ class Gradient(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """All that were measured; `why` not, or `raised`, what the backward pass raised."""
+    """The measured gradients, one for each tensor.
+
+    `why` is a key of the catalogue if they were not, or not fully, measured, else ""; `raised` is the error of the
+    backward pass, else "".
+    """
 
     each: tuple[Gradient, ...] = ()
     why: str = ""
@@ -36,7 +40,10 @@ class Gradients(NamedTuple):
 
 
 def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
-    """Return the gradients of the floating-point inputs and the parameters, compared with finite differences."""
+    """Return the gradients of the floating-point inputs and the parameters, compared with finite differences.
+
+    Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored.
+    """
     given = {
         name: each.to(subject.dtype, copy=True).requires_grad_()
         if each.is_floating_point()
@@ -70,18 +77,24 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
 def _measured(
     run: Callable[[], Tensor], output: Tensor, leaves: Sequence[tuple[str, Tensor]], seed: int
 ) -> list[Gradient]:
-    """Return the gradient of each leaf, compared along random directions, and at a nearby point if wrong."""
+    """Return the gradient of each leaf, compared along random directions.
+
+    A wrong one is measured at a nearby point too. The leaves are changed in place for calls of `run`, and restored.
+    Raises RuntimeError if the backward pass does.
+    """
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     tensors = [leaf for _, leaf in leaves]
 
     def by_autograd(output: Tensor) -> Sequence[Tensor | None]:
+        """Return the gradient of each tensor by autograd; None for one that the output does not depend on."""
         if not output.requires_grad:
             return (None,) * len(tensors)
         total = (output.double() * weight).sum()
         return torch.autograd.grad(total, tensors, allow_unused=True)
 
     def along(leaf: Tensor, direction: Tensor, step: float) -> float:
+        """Return the central difference of the output along a direction of a leaf; the leaf is restored."""
         sums = []
         with torch.no_grad():
             kept = leaf.clone()
@@ -92,7 +105,10 @@ def _measured(
         return (sums[0] - sums[1]) / (2 * step)
 
     def beside(index: int, found: Gradient) -> Gradient:
-        """The same at a place nearby: at a kink itself, as where a ReLU gets 0, there is no one gradient."""
+        """Return the gradient at a nearby point if that is right, else the one given.
+
+        At a kink itself, as where a ReLU gets 0, there is no unique gradient.
+        """
         leaf = tensors[index]
         kept = leaf.detach().clone()
         with torch.no_grad():
@@ -124,7 +140,10 @@ def _compared(
     generator: torch.Generator,
     floor: float,
 ) -> Gradient:
-    """Return the `Gradient` of a leaf: autograd compared with central differences along two random directions."""
+    """Return the gradient of a leaf: autograd compared with central differences along two random directions.
+
+    The leaf is changed by `along` and restored. "dead" needs no gradient and no change; smaller steps excuse a kink.
+    """
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)

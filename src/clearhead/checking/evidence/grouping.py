@@ -54,7 +54,10 @@ class Group:
 def grouped(
     observed: Sequence[ObservedAttention], sources: Sequence[Provenance | None], batch: int
 ) -> tuple[Group, ...]:
-    """Return the attentions grouped by layer: heads of the same tokens and sizes, and chunks of queries."""
+    """Return the attentions grouped by layer: heads of the same tokens and sizes, and chunks of queries.
+
+    An attention whose columns are tokens (`linear`) is left out; one of unknown tokens is a group of its own.
+    """
     found: list[list[list[int]]] = []
     for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
         if source is not None and source.linear:
@@ -112,7 +115,10 @@ def _continues(
     chunks: Sequence[int],
     index: int,
 ) -> bool:
-    """True if an attention has the keys and values of these chunks, or the first of them, and other queries."""
+    """Return True if an attention has the keys and values of these chunks, or the first of them, and later queries.
+
+    False if stages or gains differ, or the tokens of its queries are unknown.
+    """
     one, each, source = observed[chunks[0]], observed[index], sources[index]
     same = min(one.key.shape[-2], each.key.shape[-2])
     if len(one.stages) != len(each.stages) or one.gains != each.gains or source is None:
@@ -127,13 +133,17 @@ def _continues(
 
 
 def _whole(chunks: Sequence[ObservedAttention]) -> ObservedAttention:
-    """Return one attention that joins chunks of queries; keys that a chunk lacks are hidden from it."""
+    """Return one attention that joins chunks of queries; keys that a chunk lacks are hidden from it.
+
+    They have a score of −∞ and a weight of 0. One chunk is returned itself.
+    """
     if len(chunks) == 1:
         return chunks[0]
     longest = max(chunks, key=lambda each: each.key.shape[-2])
     keys = longest.key.shape[-2]
 
     def rows(tables: Sequence[Tensor], lacking: float) -> Tensor:
+        """Return the rows of all chunks, padded with `lacking` to the same number of keys."""
         return torch.cat([F.pad(t, (0, keys - t.shape[-1]), value=lacking) for t in tables], 1)
 
     stages, lacking = [], -torch.inf

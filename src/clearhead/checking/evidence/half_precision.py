@@ -14,14 +14,17 @@ from clearhead.checking.thresholds import LOST, LOST_FACTOR
 
 
 class Halved(NamedTuple):
-    """The result of a call in a dtype: its largest error, that of the plain computation, or why not."""
+    """The result of a call in a dtype: its relative error, that of the plain computation, and `refused`.
+
+    `refused` is the error that it raised, or None; the relative error is then inf.
+    """
 
     error: float
     plain: float
     refused: str | None = None
 
     def fails(self, dtype: torch.dtype) -> bool:
-        """True if it is refused, or loses more than the plain computation does."""
+        """Return True if it was refused, or loses clearly more than the plain computation does."""
         return self.refused is not None or self.error > max(LOST[dtype], LOST_FACTOR * self.plain)
 
 
@@ -56,6 +59,7 @@ def lost_by_plain(
     """Return the largest relative error of plain attention in a dtype; 0.0 if float64 is not finite."""
 
     def computed(kind: torch.dtype) -> Tensor:
+        """Return the context of plain attention in a dtype, with declared scale and mask."""
         q, k, v = (each.to(kind) for each in (query, key, value))
         scores = q @ stages.repeat_kv_heads(k, at.num_heads).mT * right_scale(at)
         weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)

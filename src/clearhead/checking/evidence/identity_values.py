@@ -20,7 +20,10 @@ class Weights(NamedTuple):
 def measure(
     run: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, *rest: Tensor
 ) -> Weights:
-    """The weights, in blocks of the value's width."""
+    """Return the weights, from calls whose value is a part of the identity, as wide as the given value.
+
+    Errors of the call are raised.
+    """
     width, kv_len = value.shape[-1], key.shape[-2]
     blocks = []
     for start in range(0, kv_len, width):
@@ -35,7 +38,10 @@ def measure(
 
 
 def slope(measured: Weights, seen: Tensor) -> float | None:
-    """The slope of the log-weights over q·k: the scale that was used, if that is a line."""
+    """Return the slope of the log-weights over q·k, which is the scale that was used; None if they form no line.
+
+    `seen`: True for the weights to use, if they are above 0.
+    """
     weights, products = measured.weights, measured.products
     usable = (weights > 0) & seen.expand_as(weights)
     logs = torch.where(usable, weights.clamp_min(1e-300).log(), 0.0)

@@ -18,7 +18,7 @@ from clearhead.recording.thresholds import MOVES
 
 
 def in_turn(subject: Subject, calls: Sequence[Inputs]) -> Iterator[Case]:
-    """Calls of one copy, one after the other, each against a fresh copy."""
+    """Yield cases: calls of one copy, one after the other, each compared with the same call of a fresh copy."""
     copy = subject.fresh()
     for number, inputs in enumerate(calls):
         at = f"call {number + 1}, {list(inputs[0].shape)}"
@@ -27,7 +27,10 @@ def in_turn(subject: Subject, calls: Sequence[Inputs]) -> Iterator[Case]:
 
 
 def reseeded(subject: Subject, inputs: Inputs) -> bool:
-    """True if the random numbers of the caller are others after a call, whatever they were before."""
+    """Return True if the caller's random numbers after a call are the same from two seeds; False if the call raises.
+
+    The global generator is seeded.
+    """
     after = []
     for seed in (11, 12):
         torch.manual_seed(seed)
@@ -38,7 +41,10 @@ def reseeded(subject: Subject, inputs: Inputs) -> bool:
 
 
 def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Iterator[Case]:
-    """The last sample alone, and all samples in reverse order, each against the batch."""
+    """Yield cases: the last sample alone, and all samples in reverse order, each compared with the batch.
+
+    Nothing for one sample, or an output without a batch.
+    """
     batch = inputs[0].shape[0]
     if batch < 2 or output.shape[:1] != (batch,):
         return
@@ -49,7 +55,7 @@ def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Iterator[Cas
 
 
 def lost(recorded: Recorder, output: Tensor) -> bool:
-    """True if an operation hides scores, and its result is read by nothing."""
+    """Return True if an operation hides scores, and its result is read by nothing."""
     read = recorded.read | {storage_of(output)}
     return any(
         step.name in ("masked_fill", "where") and step.result not in read for step in recorded.steps

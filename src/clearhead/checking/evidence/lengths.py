@@ -35,7 +35,7 @@ from clearhead.recording.weighing import weigh
 
 
 def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
-    """The tokens and the operations of a call; None if it fails."""
+    """Return the number of tokens and of operations of a call; None if it fails."""
     run, copies = subject.fresh().bare, converted(inputs, subject.dtype)
     with Capture({}) as made:
         output = called(run, copies)
@@ -43,9 +43,10 @@ def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
 
 
 def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
-    """Return the operations of a call with `tokens` tokens, by the power law of the two longest measured calls.
+    """Return the estimated operations of a call, by the power law of the two longest measured calls.
 
-    As many as the longest where they grow by less than one a token: code that does not loop over tokens.
+    The number of the longest call if they grow by less than one a token: code without a loop over tokens. 1 if none was
+    measured.
     """
     (one, most), *rest = sorted(steps, reverse=True) or [(1, 1)]
     if not rest or most - rest[0][1] < one - rest[0][0]:
@@ -57,13 +58,13 @@ def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
 def bearable(
     steps: Sequence[tuple[int, int]], heads: int, numbers: int, limit: int | None
 ) -> list[int]:
-    """The lengths to ask at: those that cost little.
+    """Return the lengths of `LAW_LENGTHS` at which calls are affordable; [] if none is.
 
     Args:
         steps: (tokens, operations) of calls.
         heads: all heads of one sample; each has a matrix of weights.
         numbers: of the parameters.
-        limit: the most tokens that it takes, None for any.
+        limit: the most tokens that it accepts, None for any.
     """
     return [
         each
@@ -79,9 +80,9 @@ def costs_little(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tok
 
 
 def by_the_future(run: Call, x: Tensor) -> Iterator[Case]:
-    """Another last token, without a causal mask that is as long: the outputs of earlier tokens do not change.
+    """Yield one case: with another last token, the outputs of earlier tokens must not change.
 
-    A call that fails, or that returns fewer tokens, promises nothing.
+    Nothing if the call fails, returns fewer tokens, or is not finite.
     """
     changed, output = x.clone(), called(run, (x,))
     changed[:, -1] = -changed[:, -1]
@@ -93,7 +94,9 @@ def by_the_future(run: Call, x: Tensor) -> Iterator[Case]:
 
 
 def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Iterator[Case]:
-    """The first tokens of a text under a causal mask: the outputs that they have in all of it.
+    """Yield cases: the first tokens of a text must have the outputs that they have in all of it.
+
+    Nothing if the call of the whole text fails or is not finite.
 
     Args:
         run: the call, in which no token sees a later one.
@@ -110,13 +113,14 @@ def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Iterator[Case]:
 
 
 def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]) -> Iterator[Case]:
-    """A text twice in a row, without a mask and positions: the outputs of the text.
+    """Yield cases: a text twice in a row must have the outputs of the text, without a mask and positions.
 
-    If the first length differs, there is a mask or there are positions, and nothing is asked.
+    If the first length differs, there is a mask or there are positions, and nothing is yielded; a call that fails ends
+    it.
 
     Args:
         run: the call.
-        draw: (batch, tokens, …) for a number of tokens.
+        draw: returns (batch, tokens, …) for a number of tokens.
         lengths: the numbers of tokens, small ones first.
     """
     for number, tokens in enumerate(lengths):
@@ -142,6 +146,7 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
     """
 
     def last(token: int) -> int:
+        """Return the last output that changes with a token; -1 if none does or a call fails."""
         changed = x.clone()
         changed[:, token] = -changed[:, token]
         moved = called(run, (changed,))
@@ -156,14 +161,18 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
 
 
 def is_window(first: int, following: int, tokens: int) -> bool:
-    """True if each token is felt as far as the first one is, by `reach`; in blocks it is felt in its own alone."""
+    """Return True if the first token and the token it reaches last reach equally far; in blocks they do not.
+
+    `first` and `following` are what `reach` returns. False if the first token reaches the last output.
+    """
     return following >= min(2 * first, tokens - 1) > first
 
 
 def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
-    """The attentions inside a longer call that follow the definition in short ones, each with its sentence.
+    """Yield ("definition", trial) for each attention in a longer call that follows the definition in short ones.
 
-    With padding if a mask is an argument, and with the rotation if one is declared.
+    The whole layer is yielded too if it follows it. With padding if a mask is an argument. Nothing if the call fails,
+    or has another number of attentions.
     """
     with_padding = e.explained_padded if isinstance(e, PaddedEvidence) else None
     padded = with_padding is not None
@@ -192,14 +201,17 @@ def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
 
 
 def holds(case: Trial, recipe: Recipe = RIGHT) -> bool:
-    """True if the definition gives what a call of many tokens gave, but for rounding."""
+    """Return True if the recipe fits a call of many tokens, up to rounding."""
     return fits([case], recipe) is not None or case.error(recipe) < LAW_ROUNDING
 
 
 def _windowed(
     case: Trial, same: Sequence[ObservedAttention], arranged: Arrangement | None
 ) -> Trial:
-    """The call under a window that is seen and not declared, which fewer tokens do not show."""
+    """Return the call under a window that its visible pairs show and that is not declared.
+
+    The call itself without one.
+    """
     if arranged is None or case.setting.contract.local:
         return case
     seen = torch.cat([arranged.heads(weigh(each).visible) for each in same], 1)
@@ -226,7 +238,7 @@ def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
     """Compare many tokens in chunks with full(x).
 
     Returns:
-        What is broken, and the largest number of tokens that was asked.
+        The first that differs, or None, and the largest number of tokens that was tried, 0 for none.
     """
     most, held = e.feed.longest or max(LAW_LENGTHS), 0
     draw, counts = partial(e.feed.draw, seed=e.seed + 6), []
@@ -249,9 +261,9 @@ def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
 
 
 def repeated_row(subject: Subject, inputs: Inputs) -> int | None:
-    """The first token whose row of a table of positions an earlier token had; None where each has its own.
+    """Return the first token that gets the row of a table of positions that an earlier token had; None if none does.
 
-    A table of positions has as many rows as tokens, or more, and is read at one for each, from one on.
+    A table of positions is an embedding with at least as many rows as tokens, called with consecutive indices.
     """
     spare, found = subject.spare(), []
     tokens = inputs[0].shape[-2]
@@ -259,6 +271,7 @@ def repeated_row(subject: Subject, inputs: Inputs) -> int | None:
     left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
 
     def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Append the first repeated row to `found`, if the module is called with consecutive indices that recur."""
         if args[0].numel() not in (tokens, samples * tokens):
             return
         rows = args[0].reshape(-1, tokens)[0].tolist()

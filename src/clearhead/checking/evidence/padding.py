@@ -25,8 +25,10 @@ from clearhead.recording.lines import lines_of
 class Padded(NamedTuple):
     """Measurements of a padded batch.
 
-    `alone`: the largest difference to each row alone, of the largest number; `by_padding`: real outputs move with
-    padding; `queries_zero`: padded outputs are zero.
+    Attributes:
+        alone: the largest relative difference to each row alone; inf if NaN differ.
+        by_padding: True if real outputs change with padding.
+        queries_zero: True if all outputs of padding are zero.
     """
 
     alone: float
@@ -73,7 +75,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded_output(self) -> Tensor:
-        """The output of a padded batch."""
+        """The output of the padded batch."""
         return self.subject.spare()(*self.padded).detach()
 
     @cached_property
@@ -122,7 +124,10 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def explained_padded(self) -> Explanation | None:
-        """Return the explanation of the first group on padded batches; None if they cannot be recorded."""
+        """The explanation of the first group on two padded batches.
+
+        None if there is no group, its samples are unknown, or a padded batch cannot be recorded as the first call was.
+        """
         if not self.groups or self.groups[0].arranged is None:
             return None
         x, mask = self.padded
@@ -166,10 +171,10 @@ _with_masks: WeakKeyDictionary[TokensEvidence, PaddedEvidence | None] = WeakKeyD
 
 
 def with_mask(e: TokensEvidence) -> PaddedEvidence | None:
-    """Return evidence of a whole model with a mask of real tokens, made once.
+    """Return evidence of a whole model with a mask of real tokens, made once and cached.
 
     Returns:
-        None if no parameter says that it is such a mask, or if the call with it fails.
+        None for anything but a whole model, without a parameter named as such a mask, or if the call with it fails.
     """
     if e not in _with_masks:
         _with_masks[e] = _with_mask(e)
@@ -186,6 +191,7 @@ def _with_mask(e: TokensEvidence) -> PaddedEvidence | None:
         return None
 
     def padded() -> PaddedEvidence | None:
+        """Return evidence of the model with its mask; an error of a call is raised."""
         subject = prepare(run.model, "ids,mask", None, e.contract, e.seed)
         found = PaddedEvidence(subject, subject.contract, e.seed)
         return found if found.padding.alone >= 0 else None

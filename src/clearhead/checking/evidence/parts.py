@@ -26,9 +26,14 @@ CALLS = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
 
 @dataclass(frozen=True)
 class PartDefinition:
-    """A part: the names of its inputs, what it gives, its definition, and the axes of its inputs.
+    """A part of attention.
 
-    `shapes` are of (queries, keys, width); `rows` and `columns` name those of the result.
+    Attributes:
+        names: of its inputs.
+        gives: the name of its result.
+        right: its definition.
+        shapes: returns the shapes of the inputs from (queries, keys, width).
+        rows, columns: what a row and a column of the result belong to.
     """
 
     names: tuple[str, ...]
@@ -54,7 +59,7 @@ PARTS: Mapping[str, PartDefinition] = {
 
 
 def part_of(function: Callable[..., object]) -> str | None:
-    """The part of attention that a function is by the names of its parameters.
+    """Return the part of attention that a function is by the names of its parameters; None if it is none.
 
     Example:
         >>> part_of(lambda queries, keys: queries @ keys.mT), part_of(lambda x: x)
@@ -67,7 +72,7 @@ def part_of(function: Callable[..., object]) -> str | None:
 
 @dataclass(frozen=True)
 class PartCall:
-    """One call: what went in, what is right, and what came, or the error."""
+    """One call: its inputs, the right result, and the result, or None and the error."""
 
     inputs: Inputs
     expected: Tensor
@@ -76,24 +81,24 @@ class PartCall:
 
     @property
     def fits(self) -> bool:
-        """True if what came has the shape of what is right."""
+        """True if the result has the right shape; False for an error."""
         return self.found is not None and self.found.shape == self.expected.shape
 
     def matches(self, other: Tensor) -> bool:
-        """True if these numbers came, to rounding."""
+        """Return True if the result equals these numbers up to rounding; False for an error."""
         if self.found is None:
             return False
         return distance(other.double(), self.found.double()) <= ROUNDING[self.found.dtype]
 
     @property
     def right(self) -> bool:
-        """True if what is right came."""
+        """True if the result is right up to rounding."""
         return self.matches(self.expected)
 
 
 @dataclass(frozen=True, eq=False)
 class PartEvidence(Evidence):
-    """Evidence of a function that is a part of attention; of tables alone, or of batches of them too."""
+    """Evidence of a function that is a part of attention; with `tables`, called on matrices without a batch only."""
 
     tables: bool = False
 
@@ -103,7 +108,7 @@ class PartEvidence(Evidence):
         return PARTS[self.given.takes]
 
     def drawn(self, sizes: tuple[int, int, int], leading: Sequence[int], seed: int) -> Inputs:
-        """Inputs of a call; weights sum to one over the keys."""
+        """Return random inputs with these leading axes, in float64; weights sum to one over the keys."""
         generator = torch.Generator().manual_seed(seed)
         found = [
             torch.randn((*leading, *shape), generator=generator, dtype=torch.float64) * SPREAD_HEADS
@@ -114,13 +119,13 @@ class PartEvidence(Evidence):
         return tuple(found)
 
     def right(self, *inputs: Tensor) -> Tensor:
-        """The result of the definition; of scores, by the declared scale."""
+        """Return the result of the definition; scores are multiplied by a declared scale."""
         found = self.part.right(*inputs)
         scale = self.contract.scale
         return found if scale is None or self.given.takes != "query,key" else found * scale
 
     def call(self, subject: Subject, inputs: Inputs, unfilled: float = torch.nan) -> PartCall:
-        """One call, in which what is never filled holds a number."""
+        """Return one call of a copy, in which tensors that are never filled hold `unfilled`; an error is caught."""
         expected = self.right(*inputs)
         with Unfilled(unfilled):
             found = called(subject.spare(), inputs)
@@ -130,7 +135,7 @@ class PartEvidence(Evidence):
 
     @cached_property
     def _first(self) -> tuple[Subject, tuple[int, ...], PartCall]:
-        """The subject in the precision, and with the axes, that it works with."""
+        """The subject in the dtype, and the leading axes, that work, and that call; the first attempt if none works."""
         found = []
         for leading in ((),) if self.tables else ((), (2,), (2, 3)):
             for subject in (self.given, self.given.within(torch.float32)):
@@ -143,12 +148,15 @@ class PartEvidence(Evidence):
 
     @property
     def leading(self) -> tuple[int, ...]:
-        """The axes before those of tokens."""
+        """The sizes of the axes before the matrix that work: (), (2,) or (2, 3)."""
         return self._first[1]
 
     @cached_property
     def settled(self) -> Settled:
-        """The first call, in the precision and with the axes that work."""
+        """The first call, in the dtype and with the leading axes that work.
+
+        It holds an error if none work, or, with `tables`, if the function returns a mapping.
+        """
         subject, _, made = self._first
         given, error = dict(zip(self.part.names, made.inputs, strict=True)), made.error
         if self.tables and error is None:
@@ -158,22 +166,25 @@ class PartEvidence(Evidence):
         return Settled(subject, given, made.found, error)
 
     def call_error(self, error: Exception) -> ModelError:
-        """Point at a line: whoever writes a part has no sizes to give and no other way to call it."""
+        """Return the error with the line that raised, without advice on sizes."""
         return self.plain_error(error)
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """No sizes: a part has none."""
+        """{}: a part has no sizes to report."""
         return {}
 
     @cached_property
     def calls(self) -> tuple[PartCall, ...]:
-        """Every call, the most telling first."""
+        """A call for each of `CALLS`, the most telling first."""
         inputs = [self.drawn(sizes, self.leading, self.seed) for sizes in CALLS]
         return tuple(self.call(self.subject, each) for each in inputs)
 
     def dependents(self, call: PartCall, which: int, row: int) -> list[int]:
-        """Return the rows of a result (its columns for the second input) that change with a row of an input."""
+        """Return the rows of a result (its columns for the second input) that change with a row of an input.
+
+        [] if the changed call fails or returns another shape. `call` must have a result.
+        """
         changed = [each.clone() for each in call.inputs]
         changed[which][..., row, :] += torch.linspace(0.5, 1.5, changed[which].shape[-1]).double()
         other = self.call(self.subject, tuple(changed)).found
@@ -185,20 +196,21 @@ class PartEvidence(Evidence):
 
     @cached_property
     def large(self) -> PartCall:
-        """Return scores so large that exp overflows float32."""
+        """A call with scores so large that exp overflows float32."""
         scores = torch.tensor([[88.0, 89.0], [1.0, 90.0]], dtype=torch.float32)
         inputs = (scores.expand(*self.leading, 2, 2),)
         return self.call(self.given.within(torch.float32), inputs)
 
     def refusal(self) -> str:
-        """The first error of a call."""
+        """Return the first line of the first error among the calls; "" if none failed."""
         return next((first_line(each.error) for each in self.calls if each.error is not None), "")
 
 
 def flattened(call: PartCall) -> PartCall:
-    """A call as one without axes before those of tokens: its first sample."""
+    """Return a call as one without leading axes: its first sample; unchanged for matrices."""
 
     def first(tensor: Tensor) -> Tensor:
+        """Return the first matrix of a tensor; a tensor of at most two axes is returned unchanged."""
         return tensor.flatten(0, -3)[0] if tensor.ndim > 2 else tensor
 
     return replace(

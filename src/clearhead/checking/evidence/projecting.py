@@ -29,7 +29,10 @@ class Sides:
     context: Tensor
 
     def end(self, case: Trial) -> Trial | None:
-        """Return a trial of the products in this call, but for the projected value and what reads the contexts."""
+        """Return a trial with the multiplied query and key, the projected value, and the contexts as they are read.
+
+        None if the widths do not fit the heads of `case`. The multiplied value is used if only a bias was added to it.
+        """
         (batch, heads, tokens, _), width = case.query.shape, case.value.shape[-1]
         kv_heads = self.value.shape[-1] // width
         shapes = (batch, case.key.shape[2], kv_heads * width), (batch, tokens, heads * width)
@@ -44,7 +47,10 @@ class Sides:
         return replace(case, value=value, target=self.context)
 
     def trial(self, contract: Contract, num_heads: int) -> Trial | None:
-        """Return the call as a trial, or None where the widths do not fit the number of heads."""
+        """Return the call as a trial with this number of heads; None if the widths do not divide into heads.
+
+        The number of key heads follows from the width of the key.
+        """
         dim = self.query.shape[-1] // num_heads
         kv_heads = self.key.shape[-1] // dim if dim else 0
         widths = num_heads * dim, kv_heads * dim
@@ -68,7 +74,9 @@ class Sides:
 def sides_by_tags(
     recorded: Recorded, attentions: Sequence[ObservedAttention], batch: int
 ) -> Iterator[Sides]:
-    """Yield the sides of a layer in each way in which its projections may hold them; nothing where one is not found.
+    """Yield the sides of a layer, once for each order in which its projections may hold them.
+
+    Nothing if a projection or the reader of the contexts is not found.
 
     Args:
         recorded: the call.
@@ -111,7 +119,10 @@ def sides_by_tags(
 def _projected(
     recorded: Recorded, attentions: Sequence[ObservedAttention], which: int, batch: int
 ) -> tuple[Tensor, bool, tuple[int, ...], list[int]] | None:
-    """Query (0), key (1) or value (2) of all heads, whether its columns are known, its operations, and its columns."""
+    """Return the rows of query (0), key (1) or value (2), True if their columns are known, the nodes, and the columns.
+
+    The rows are (batch, tokens, width), of all heads. None if a head has no projection or input that it comes from.
+    """
     parts: dict[tuple[int, ...], Tensor] = {}
     known, nodes, columns = True, dict[int, None](), list[int]()
     for each in attentions:
@@ -133,7 +144,9 @@ def _projected(
 def sides_by_name(
     recorded: Recorded, output: Tensor, x: Tensor, context: Tensor
 ) -> Iterator[Sides]:
-    """Yield the sides of a layer as the parameters of these names give them, where no product was seen, as in a loop.
+    """Yield the sides of a layer, as products with parameters named as projections; nothing if one is missing.
+
+    For layers in which no attention was observed, such as a loop.
 
     Args:
         recorded: the call.

@@ -25,16 +25,15 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class Splitting:
-    """The tokens that the rows of one group of heads are made of.
+    """The tokens that the rows of one group of heads come from.
 
     Attributes:
-        split: which of query, key and value have rows of several tokens.
+        split: the names of query, key and value that have rows of several tokens.
         across: each block is of one token, whose heads attend to each other.
         sliced: each head is projected from some columns of x only.
-        merged: True if each row of the merged contexts is of one token, False if of several; None if it
-            was not seen.
-        changed: operations without parameters between the contexts and their projection.
-        num_heads: the number of heads, where that is known.
+        merged: True if each row of the merged contexts is of one token, False if of several; None if it was not seen.
+        changed: the names of operations without parameters between the contexts and their projection.
+        num_heads: the number of heads; None if unknown.
     """
 
     split: tuple[str, ...]
@@ -46,7 +45,7 @@ class Splitting:
 
 
 def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
-    """Return the tokens of the rows of one group of heads."""
+    """Return which tokens the rows of one group of heads come from, and how its contexts are read."""
     group, found, arranged = layer.attentions, layer.sources, layer.arranged
     known = [each for each in found if each is not None]
     split = tuple(
@@ -68,7 +67,7 @@ def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
 
 
 def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
-    """Return the operations on the contexts; the squares that a norm sums are not projected, and not among them."""
+    """Return the names of the operations on the contexts, without moves, and without the squares that a norm sums."""
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
     aside = taken - {step.source for step in recorded.steps}
     contexts = torch.tensor([each.layout.context.index for each in group])
@@ -83,7 +82,7 @@ def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[st
 
 
 def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
-    """True if the query is projected from some columns of an input only."""
+    """Return True if the query is projected from some columns of an input only."""
     node = root_node(recorded, each, 0)
     if node is None or node.kind != "linear":
         return False
@@ -123,7 +122,10 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
 
 
 def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
-    """Return True if names or column order agree on the query, False if not; None if they do not decide."""
+    """Return True if the query comes from a query projection, False if from that of the key; None if that is not known.
+
+    It is known by the parameters' names, or, for one projection of both, by which columns come first.
+    """
     query, key = (root_node(recorded, each, which) for which in (0, 1))
     if query is None or key is None or query.kind != "linear" or key.kind != "linear":
         return None
@@ -157,7 +159,10 @@ class Consumer(NamedTuple):
 def consumer(
     recorded: Recorder, output: Tensor, group: Sequence[ObservedAttention]
 ) -> Consumer | None:
-    """Return the first operation, or the output, that reads the contexts of the heads; None if none does."""
+    """Return the first node after the contexts, or else the output, with an operand made of them only.
+
+    None if none does. Norms and sums, which reduce them, are passed over; the output may hold other numbers too.
+    """
     contexts = torch.tensor([each.layout.context.index for each in group])
     last = max(each.layout.context.place for each in group)
     for node in recorded.nodes:
@@ -181,7 +186,10 @@ def _takes_together(node: Node) -> bool:
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
 ) -> bool | None:
-    """Return True if each row of the merged contexts is of one token; None if the token of no row is known."""
+    """Return True if each row of the merged contexts is of one token, False if one is not.
+
+    None if no token is known.
+    """
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context

@@ -28,12 +28,12 @@ class State:
     """The state of a module.
 
     Attributes:
-        trained: masks that are parameters, with their shapes.
-        saved: masks among the saved buffers.
-        plain: masks that are plain attributes, and stay behind when the module moves.
-        shared: lists of modules that hold the same one several times.
-        loose: a projection is made by a tensor that is no parameter.
-        read: numbers that its code reads from the module around it, by name.
+        trained: the names of masks that are parameters, with their shapes.
+        saved: the names of masks among the saved buffers.
+        plain: the names of masks that are plain attributes, and stay behind when the module moves.
+        shared: the names of lists of modules that hold the same one several times.
+        loose: True if x is projected by a tensor that is no parameter.
+        read: the numbers that its code reads from the module around it, by name.
         built: those that its constructor reads.
     """
 
@@ -47,7 +47,10 @@ class State:
 
 
 def measure_state(subject: Subject, recorder: Recorder | None) -> State:
-    """Return the state of the original, before any call; all but `read` is empty if it is not a module."""
+    """Return the state of the original, before any call; all but `read` is empty if it is not a module.
+
+    `loose` is False without a recorder.
+    """
     original, module = subject.original, subject.module
     read = outside_numbers(subject)
     if module is None or not isinstance(original, nn.Module):
@@ -74,15 +77,17 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
 
 
 def unfilled(subject: Subject) -> tuple[str, ...]:
-    """Return the parameters that nobody filled: NaN, infinity, or the sizes of memory that was not written to.
+    """Return the names of the parameters that nobody filled, and of vectors with NaN in buffers or attributes.
 
-    With them come rows of NaN that a module keeps: a table of them is a mask that went wrong.
+    A parameter counts if it holds NaN, infinity, or numbers as large or as small as in memory that was not written to.
+    Masks are left out.
     """
     named = subject.parameters()
     for part in subject.parts() if not named else ():
         named |= dict(part.named_parameters())
 
     def drawn(parameter: Tensor) -> bool:
+        """Return True if the numbers of a parameter look initialised."""
         numbers = parameter.detach().abs()
         some = numbers.flatten()[:: max(1, numbers.numel() // 1000)]
         some = some[some != 0]
@@ -112,9 +117,13 @@ def unfilled(subject: Subject) -> tuple[str, ...]:
 
 
 def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str) -> bool:
-    """Return True if a parameter changes the output of a first call but not of a later one, as with a cache."""
+    """Return True if a parameter changes the output of a first call but not of a later one, as with a cache.
+
+    False if the subject cannot be copied; copies are changed.
+    """
 
     def moved(copy: Callable[[], Subject]) -> bool:
+        """Return True if adding 1 to the parameter changes the output of copies made by `copy`."""
         still, changed = copy(), copy()
         with torch.no_grad():
             changed.parameters()[name].add_(1.0)
@@ -126,7 +135,7 @@ def moves_at_first_alone(subject: Subject, inputs: tuple[Tensor, ...], name: str
 def with_zeros_drawn(subject: Subject) -> Subject:
     """Return a copy with small random numbers instead of parameters that are 0 throughout.
 
-    Gates and output projections often begin as zeros.
+    The subject if it has no copy. Gates and output projections often begin as zeros.
     """
     found = subject.spare()
     generator = torch.Generator().manual_seed(subject.seed)
@@ -138,7 +147,7 @@ def with_zeros_drawn(subject: Subject) -> Subject:
 
 
 def _moved(module: nn.Module, name: str) -> bool:
-    """True if the code that reads a tensor also brings tensors to a device."""
+    """Return True if a method that reads the named tensor also moves tensors to a device."""
     owner, _, attribute = name.rpartition(".")
     part = module.get_submodule(owner)
     for kind in type(part).__mro__:
@@ -208,7 +217,10 @@ def _of_library(kind: type) -> bool:
 
 
 def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionType]]:
-    """Yield the user's functions, each with its module or None: the checked function, or the modules' methods."""
+    """Yield the user's functions, each with the module that it is a method of, or None for a function that is checked.
+
+    Constructors and methods of torch and transformers are left out.
+    """
     if subject.module is None:
         own = inspect.unwrap(subject.run) if callable(subject.run) else None
         if isinstance(own, types.FunctionType):
@@ -227,7 +239,10 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
 
 
 def with_number(subject: Subject, name: str, value: int) -> Subject:
-    """Return a copy whose code reads another value for a global; classes and functions are not changed."""
+    """Return a copy whose code reads another value for a global; the class and the functions themselves stay unchanged.
+
+    Methods are replaced on the instances of the copy; nothing is if the subject cannot be copied.
+    """
     copy = subject.spare()
     for part, code in list(_code(copy)):
         if name not in code.__code__.co_names:
@@ -248,13 +263,15 @@ def with_number(subject: Subject, name: str, value: int) -> Subject:
 def felt_numbers(
     subject: Subject, state: State, inputs: tuple[Tensor, ...], *, constants: bool
 ) -> dict[str, float]:
-    """Return the numbers of the module around the code that change the output when they change.
+    """Return the whole numbers above 1 around the code that change the output when tripled, by name.
+
+    Each is changed for a copy. A change that raises is left out: the number is a size.
 
     Args:
-        subject: what is called.
+        subject: the attention.
         state: its state.
         inputs: of the call.
-        constants: True to include names in capitals.
+        constants: True to include names in capitals, which otherwise count only if they are sizes among the arguments.
     """
     found: dict[str, float] = {}
     still = subject(*inputs).detach()

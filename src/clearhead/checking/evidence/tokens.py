@@ -74,7 +74,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def leaks(self) -> list[int] | None:
-        """Return outputs that a NaN in the last token reaches without a dependency; None if all depend on it."""
+        """The outputs that a NaN in the last token reaches, though they do not depend on it.
+
+        None if all depend on it.
+        """
         measured, x = self.dependency, self.batched(self.inputs[0])
         token = x.shape[1] - 1
         blind = ~measured.moves[:, token] & ~measured.broken
@@ -163,6 +166,7 @@ class TokensEvidence(FedEvidence):
         trials, weighed = self.group_trials(index), weigh(self.groups[index].heads[0])
 
         def table(contract: Contract) -> list[StageEdit]:
+            """Return the edits inside the heads under a contract, with the measured ones."""
             seen = [right_visible(each.under(contract).setting) for each in trials]
             masked, numbers = not all(map(Tensor.all, seen)), fitted(weighed.scale, weighed)
             return edits(contract, given=False, masked=masked, whole=False, numbers=numbers)
@@ -194,7 +198,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def projected(self) -> frozenset[str]:
-        """Return the names of the parameters that project the query, key or value of any attention."""
+        """The names of the parameters that project the query, key or value of any attention; "" for other tensors.
+
+        Empty if the first call was not recorded.
+        """
         if self.recorded is None:
             return frozenset()
         recorder = self.recorded.recorder
@@ -207,9 +214,9 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def layers(self) -> tuple[Explanation | None, ...]:
-        """Return the explanation of each group's layer, from its projections to the reader of its contexts.
+        """The explanation of each group's layer, from its projections to the reader of its contexts.
 
-        None for a group of which one of these was not seen.
+        None for a group whose projections or reader were not found.
         """
         return tuple(map(self._layer, range(len(self.groups))))
 
@@ -234,7 +241,10 @@ class TokensEvidence(FedEvidence):
         return tuple(map(self._end, range(len(self.groups))))
 
     def _end(self, index: int) -> Explanation | None:
-        """Return the explanation of a group's value and output; None if its attention is wrong or sides unknown."""
+        """Return the explanation from the multiplied query and key and the projected value on.
+
+        None if the attention inside is wrong, its samples are unknown, or the projected value or reader is not found.
+        """
         inside = self.explanations[index]
         if not inside.right or self.groups[index].arranged is None:
             return None
@@ -252,7 +262,10 @@ class TokensEvidence(FedEvidence):
         return None
 
     def layer_sides(self, index: int, recorded: Recorded) -> list[Sides]:
-        """Return the sides of the layer of a group of heads in one call, in each way that its projections allow."""
+        """Return the sides of the layer of a group in one call, once for each order that its projections allow.
+
+        [] if unknown.
+        """
         same = [recorded.attentions[each] for each in self.groups[index].indices]
         batch = 1 if self.feed.plain else recorded.output.shape[0]
         return list(sides_by_tags(recorded, same, batch))
@@ -277,10 +290,18 @@ class TokensEvidence(FedEvidence):
     def _explained_sides(
         self, calls: Sequence[Sequence[Sides]], num_heads: int, *, whole: bool
     ) -> Explanation | None:
-        """Return the first known explanation of a layer's sides, else the first one; None if no sides fit."""
+        """Return the first known explanation of a layer's sides, else the first unknown one; None if no sides fit.
+
+        `calls` holds for each call its possible sides. An undeclared rotation is tried as well. `whole`: with edits of
+        the scores too.
+        """
         trials: tuple[Trial, ...] = ()
 
         def table(contract: Contract) -> list[StageEdit]:
+            """Return the edits of a layer under a contract.
+
+            All if `whole`, else those about heads, laws and rotation.
+            """
             found = edits(contract, given=False, masked=whole)
             return [
                 *(
@@ -310,7 +331,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
-        """Return (dtype, "usual" or "large" scores, errors) of declared dtypes, or of float32 for a plain exp."""
+        """The errors in other dtypes, as (dtype, "usual" or "large" scores, errors).
+
+        For declared dtypes, else for float32 if exp is taken of plain scores; [] if neither, or nothing attends.
+        """
         declared = self.contract.dtypes
         # An exponential of the scores as they are overflows in the usual precision too.
         asked = declared or (torch.float32,) * self.plain_exp

@@ -22,16 +22,16 @@ class Training:
     """Measurements of a few calls in training mode.
 
     Attributes:
-        why: why nothing can be said of it, a reason of the catalogue, or "".
+        why: a key of the catalogue if nothing was measured, else "".
         finite: no draw holds NaN.
         varies: draws differ from each other, or from eval mode.
         repeats: something is dropped, and every draw is the same.
-        places: where random numbers met the computation: "scores", "weights", "context", "value",
-            "query", "output" or "input".
-        kept: what survivors of the weights are multiplied by; None where that was not seen.
-        share: how many of them were dropped; None where a kernel drops them inside.
-        count: of how many.
-        whole: the weights add up to one again though some are dropped.
+        places: where random numbers met the computation: "scores", "weights", "context", "value", "query", "output" or
+            "input".
+        kept: the factor of the weights that are not dropped; None if it was not seen, or is not one number.
+        share: the share of dropped weights; None if a kernel drops them inside.
+        count: the number of weights that could be dropped.
+        whole: the weights sum to one again though some are dropped.
     """
 
     why: str = ""
@@ -46,7 +46,10 @@ class Training:
 
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
-    """Return the effects of training mode, from several calls, and from recorded ones if these differ."""
+    """Return the effects of training mode, from eight calls of a copy, and from two recorded ones if something changes.
+
+    Only `why` is set for a function, and if the output in eval mode is not finite. Random numbers are drawn.
+    """
     if subject.module is None:
         return Training("dropout-function")
     if not still.isfinite().all():
@@ -69,7 +72,10 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
 def _places(
     trained: Subject, inputs: Sequence[Tensor]
 ) -> tuple[tuple[str, ...], float | None, float | None, int, bool]:
-    """Return `places`, `kept`, `share`, `count` and `whole` of `Training`; no places if a call raises."""
+    """Return `places`, `kept`, `share`, `count` and `whole` of `Training`, from two recorded calls.
+
+    ((), None, None, 0, False) if a call raises; `kept` and `share` are None if no dropped weights were seen.
+    """
     names = {storage_of(each): name for name, each in trained.parameters().items()}
     places: dict[str, None] = {}
     ratios, zeros, count, sums = [], 0, 0, []
@@ -117,7 +123,10 @@ def _is_shared(values: Tensor) -> bool:
 
 
 def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -> str:
-    """Return the place of a drop: "scores", "weights", "context", "value", "query", "input" or "output"."""
+    """Return the place of a drop: "scores", "weights", "context", "value", "query" (or key), "input" or "output".
+
+    "output" if nothing attends after it, "input" if it is earlier than an attention and its query, key and value.
+    """
     for each in found:
         scores, context = each.layout.scores, each.layout.context
         if context.index in drop.nodes:

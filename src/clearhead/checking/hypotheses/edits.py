@@ -23,7 +23,10 @@ from clearhead.recording.weighing import Weighing
 
 
 def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
-    """Return the edits with a measured parameter: the scale, and what hidden scores are filled or moved by."""
+    """Return the edits with a measured parameter; [] if none was measured.
+
+    These are a number that is added to, or written to, hidden scores ("mask.soft"), and the scale ("scale.wrong").
+    """
     found = []
     fill, moved = (None if weighed is None else weighed.number(x) for x in ("fill", "number"))
     if moved is not None:
@@ -50,14 +53,14 @@ def edits(
     whole: bool = True,
     numbers: Sequence[StageEdit] = (),
 ) -> list[StageEdit]:
-    """Return the edits that are possible under a contract, nearest first.
+    """Return the edits that are possible under a contract, in the order of the tables.
 
     Args:
-        contract: what is declared.
-        given: a mask is handed in.
+        contract: the declarations.
+        given: a mask is passed to the call.
         masked: something is hidden.
-        whole: heads are shared and merged by what is judged; else it is what happens inside.
-        numbers: edits with a parameter that was measured.
+        whole: the judged code splits and merges the heads itself; if False, edits of heads and tokens are left out.
+        numbers: edits with a parameter that was measured; they come last.
     """
     found = [
         *MASKS,
@@ -90,7 +93,11 @@ MOST_KEYS = 10
 
 
 def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
-    """Return the edits whose parameters the contexts of these calls show."""
+    """Return the edits whose parameters the contexts of these calls show.
+
+    These are multiples that are added, and keys that are left out of the sums. [] if the first output has another shape
+    than the definition's, or is not finite.
+    """
     first = trials[0]
     right = first.result(RIGHT)
     if right is None or right.shape != first.target.shape:
@@ -129,9 +136,10 @@ def _added(first: Trial, right: Tensor) -> StageEdit | None:
 
 
 def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
-    """Return a stage that replaces the context by `part(context, key, value)`, key and value one for each head."""
+    """Return an `around` stage: `part(context, key, value)` instead of the context, key and value repeated per head."""
 
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        """Return `part` of the context that `inner` computes."""
         context = inner(query, key, value, at)
         return part(context, right_group(key, at), right_group(value, at))
 
@@ -139,9 +147,10 @@ def _only(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
 
 
 def _with(factors: dict[int, float]) -> Stage:
-    """Return a stage that adds to the context the functions of ADDED at these indices, times their factors."""
+    """Return an `around` stage that adds to the context the functions of ADDED at these indices, times factors."""
 
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        """Return the context that `inner` computes, plus the multiples."""
         context = inner(query, key, value, at)
         sides = right_group(key, at), right_group(value, at)
         added = (factor * ADDED[place](context, *sides) for place, factor in factors.items())
@@ -151,7 +160,7 @@ def _with(factors: dict[int, float]) -> Stage:
 
 
 def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
-    """Return the edit that leaves the same keys out of every sum of values; None if none fits every call."""
+    """Return the edit that leaves the same keys out of every sum of values; None if one call has no such subset."""
     kept = {}
     for each in trials:
         found = _summed(each)
@@ -163,7 +172,10 @@ def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
 
 
 def _summed(case: Trial) -> Tensor | None:
-    """Return a mask of the keys whose weighted values sum to each context; None if no subset does."""
+    """Return bool (query_len, kv_len): the keys whose weighted values sum to each context, as many as possible.
+
+    None if no subset does, for more than `MOST_KEYS` keys, or if the heads of the output are not merged.
+    """
     at = case.setting
     if at.kv_len > MOST_KEYS or case.target.ndim != 3:
         return None

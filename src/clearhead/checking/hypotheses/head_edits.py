@@ -26,7 +26,7 @@ from clearhead.checking.hypotheses.stage_edit import (
 
 
 def _taking(*which: int) -> Stage:
-    """Return a stage that replaces query, key and value by those at these indices."""
+    """Return an `arrange` stage that replaces query, key and value by those at these three indices."""
     return lambda query, key, value, at: tuple((query, key, value)[each] for each in which)
 
 
@@ -60,13 +60,13 @@ def _rolled(by: int) -> Callable[[Tensor], Tensor]:
 
 
 def _other_columns(x: Tensor) -> Tensor:
-    """Return x with heads of every num_heads-th column instead of adjacent ones."""
+    """Return (batch, heads, len, dim) whose heads are every num_heads-th column instead of adjacent ones."""
     flat = x.transpose(1, 2).flatten(2)
     return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
 
 
 def _viewed(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Return query, key and value, where the key's transpose is a reshape of the key to (dim, len)."""
+    """Return query, the key whose transpose is its reshape to (dim, len), and value."""
     return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).mT, value
 
 
@@ -201,9 +201,10 @@ def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tens
 
 
 def _mixed(pairs: Callable[[Tensor], Tensor], layout: str) -> Stage:
-    """Return a stage that rotates with angles in `layout`, and with `pairs` for the rotation of pairs by 90°."""
+    """Return a `rotate` stage with angles in `layout`, and `pairs` as the function that rotates pairs by 90°."""
 
     def one(x: Tensor, start: int, base: float) -> Tensor:
+        """Return x rotated, positions from `start` on."""
         rates = base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
         places = torch.arange(start, start + x.shape[-2], dtype=torch.float64)
         angles = places[:, None] * rates
@@ -233,10 +234,12 @@ def _backwards(*which: int) -> Stage:
     """Return a stage that rotates query (0) or key (1) by the negative of its positions."""
 
     def back(x: Tensor, start: int, at: Setting) -> Tensor:
+        """Return x rotated by the negative of its positions, which begin at `start`."""
         # From the last token on, places count down.
         return rotated(x.flip(-2), 1 - start - x.shape[-2], *_rope(at)).flip(-2)
 
     def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        """Return query and key, those in `which` rotated backwards, the other as usual."""
         other = right_rotate(query, key, at)
         query = back(query, at.offset, at) if 0 in which else other[0]
         return query, back(key, 0, at) if 1 in which else other[1]
@@ -248,6 +251,7 @@ def _with_base(base: float) -> Stage:
     """Return a stage that rotates query and key with this base."""
 
     def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+        """Return query and key rotated with the base."""
         contract = replace(at.contract, rope={**(at.contract.rope or {}), "base": base})
         return right_rotate(query, key, at._replace(contract=contract))
 
@@ -263,9 +267,11 @@ def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tenso
     """Return query and key, all heads of each rotated as one vector."""
 
     def flat(x: Tensor) -> Tensor:
+        """Return (batch, heads, len, dim) as (batch, 1, len, heads · dim)."""
         return x.transpose(1, 2).flatten(2)[:, None]
 
     def apart(x: Tensor, like: Tensor) -> Tensor:
+        """Return (batch, 1, len, heads · dim) with the heads of `like`."""
         return x[:, 0].unflatten(-1, (like.shape[1], -1)).transpose(1, 2)
 
     one, other = right_rotate(flat(query), flat(key), at)

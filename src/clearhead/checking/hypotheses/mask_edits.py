@@ -27,14 +27,15 @@ from clearhead.checking.hypotheses.stage_edit import (
 
 
 def _moved(left: int = 0, right: int = 0) -> Stage:
-    """Return a stage that is the mask with its edges moved outwards by `left` and `right` keys."""
+    """Return a `visible` stage: the mask with its edges moved outwards by `left` and `right` keys."""
     return lambda at: visible(at, at.offset, left, right)
 
 
 def _without(*fields: str, mask: bool = False) -> Stage:
-    """Return a stage that is the mask without these fields of the contract; `mask` drops the given mask too."""
+    """Return a `visible` stage: the mask without these fields of the contract; `mask` drops the given mask too."""
 
     def seen(at: Setting) -> Tensor:
+        """Return the mask of the contract without the fields."""
         contract = replace(at.contract, **dict.fromkeys(fields))
         return right_visible(at._replace(contract=contract, mask=None if mask else at.mask))
 
@@ -42,9 +43,10 @@ def _without(*fields: str, mask: bool = False) -> Stage:
 
 
 def _inverted_diagonal(right: int) -> Stage:
-    """Return a stage that shows only the keys more than `right` positions after the query."""
+    """Return a `visible` stage that shows only the keys more than `right` positions after the query."""
 
     def seen(at: Setting) -> Tensor:
+        """Return the inverted causal mask, combined with the rest of the contract."""
         past = visible(at._replace(contract=Contract(causal=True), mask=None), at.offset, 0, right)
         return ~past & _without("causal")(at)
 
@@ -58,9 +60,13 @@ def _inverted_with_given(at: Setting) -> Tensor:
 
 
 def _given(change: Callable[[Tensor], Tensor]) -> Stage:
-    """Return a stage that is the mask with the given mask changed by a function."""
+    """Return a `visible` stage: the mask with the given mask changed by a function.
+
+    AssertionError without a given one.
+    """
 
     def seen(at: Setting) -> Tensor:
+        """Return the mask with the given one changed; AssertionError without a given one."""
         assert at.mask is not None
         return right_visible(at._replace(mask=change(at.mask)))
 
@@ -181,7 +187,7 @@ def _shown(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
 
 
 def _added(sign: float, scaled: bool) -> Stage:
-    """Return a stage that adds `sign`, times the scale if `scaled`, to visible scores, and hides nothing."""
+    """Return a `hide` stage that adds `sign`, times the scale if `scaled`, to visible scores, and hides nothing."""
     return lambda scores, seen, scale, empty: scores + sign * (scale if scaled else 1.0) * seen
 
 
@@ -208,9 +214,10 @@ HIDING = [
 
 
 def _over(axis: int, *, safely: bool = False) -> Stage:
-    """Return a stage that is the softmax over `axis`; `safely` fills hidden scores with -1e9 instead of -inf."""
+    """Return a `share` stage, the softmax over `axis`; `safely` fills hidden scores with -1e9 instead of -inf."""
 
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        """Return the softmax of the masked scores over the axis."""
         hidden = masked == -torch.inf
         return torch.softmax(masked.masked_fill(hidden, -1e9) if safely else masked, axis)
 
@@ -218,9 +225,13 @@ def _over(axis: int, *, safely: bool = False) -> Stage:
 
 
 def _flat(start: int, end: int) -> Stage:
-    """Return a stage that is one softmax over the axes from `start` to `end`."""
+    """Return a `share` stage, one softmax over the axes from `start` to `end` together.
+
+    It raises AssertionError from axis 0 on if there is one head, where it equals another stage.
+    """
 
     def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+        """Return the softmax over all of these axes at once, in the shape of the scores."""
         assert start != 0 or at.num_heads > 1  # with one head that is another axis
         return torch.softmax(masked.flatten(start, end), start).view_as(masked)
 
@@ -228,7 +239,7 @@ def _flat(start: int, end: int) -> Stage:
 
 
 def _raw(masked: Tensor, empty: str = "", at: Setting | None = None) -> Tensor:
-    """Return the masked scores with 0 instead of -inf."""
+    """Return the masked scores with 0 instead of -inf; the other arguments are ignored."""
     return masked.masked_fill(masked == -torch.inf, 0.0)
 
 
@@ -238,7 +249,7 @@ def _by_sum(numbers: Tensor) -> Tensor:
 
 
 def share(weigh: Callable[[Tensor], Tensor]) -> Stage:
-    """Return a stage that replaces the softmax by a function of the masked scores."""
+    """Return a `share` stage that replaces the softmax by a function of the masked scores."""
     return lambda masked, empty, at: weigh(masked)
 
 

@@ -20,7 +20,11 @@ PAIRED = frozenset(("mask", "softmax", "scale", "bias", "softcap", "weights", "r
 
 @dataclass(frozen=True)
 class Trial:
-    """One call: what went into its attention, (batch, heads, len, dim), and what came out."""
+    """One call: the inputs of its attention, (batch, heads, len, dim), and the output that the subject returned.
+
+    `target` is (batch, len, width) with merged heads, else (batch, heads, len, dim), in float64; `dtype` is the
+    precision it was computed in.
+    """
 
     name: str
     setting: Setting
@@ -31,11 +35,14 @@ class Trial:
     dtype: torch.dtype = torch.float64
 
     def under(self, contract: Contract) -> "Trial":
-        """The same call, seen under another contract."""
+        """Return the same call under another contract."""
         return replace(self, setting=self.setting._replace(contract=contract))
 
     def result(self, recipe: Recipe, rounding: torch.dtype | None = None) -> Tensor | None:
-        """The output of a recipe for the same inputs; None where its functions do not fit them."""
+        """Return the output of a recipe for the same inputs, rounded to a dtype first if one is given.
+
+        None if its functions do not fit the inputs.
+        """
         query, key, value = (
             each if rounding is None else each.to(rounding).double()
             for each in (self.query, self.key, self.value)
@@ -48,12 +55,15 @@ class Trial:
             return None
 
     def error(self, recipe: Recipe) -> float:
-        """The largest difference, of the largest number of the target; inf where NaN differs."""
+        """Return the largest difference of a recipe, relative to the largest number of the target.
+
+        Inf as in `distance`.
+        """
         found = self.result(recipe)
         return torch.inf if found is None else distance(found, self.target)
 
     def may_match(self, recipe: Recipe) -> bool:
-        """True if the finite numbers of a recipe are near those of the subject, whatever empty rows hold."""
+        """Return True if the finite numbers of a recipe are within `FAR` of the subject's; False for another shape."""
         found = self.result(recipe)
         if found is None or found.shape != self.target.shape:
             return False
@@ -62,7 +72,7 @@ class Trial:
         return not gap.numel() or float(gap.max() / self.target[both].abs().max()) <= FAR
 
     def matches(self, recipe: Recipe) -> bool:
-        """True if the recipe gives what the subject gave, to the accuracy of the definition."""
+        """Return True if the recipe has the subject's output, NaN included, up to the plain computation's error."""
         found = self.result(recipe)
         gap = torch.inf if found is None else distance(found, self.target)
         if found is None or gap > FAR:
@@ -78,7 +88,7 @@ class Trial:
 
 
 def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
-    """The dtype that the outputs were rounded to, which may be coarser than the one they have."""
+    """Return bfloat16 or float16 if the numbers of all outputs are rounded to it, in any dtype; else `dtype`."""
     for coarse in (torch.bfloat16, torch.float16):
         if all(
             torch.equal(each.nan_to_num(), each.to(coarse).to(each.dtype).nan_to_num())
@@ -89,7 +99,10 @@ def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
 
 
 def distance(found: Tensor, target: Tensor) -> float:
-    """The largest difference, of the largest number of the target; inf where NaN differs."""
+    """Return the largest difference of two tensors, relative to the largest number of the target.
+
+    inf if the shapes differ, or other places are not finite; 0.0 if nothing is finite.
+    """
     if found.shape != target.shape:
         return torch.inf
     if target.numel():
@@ -111,12 +124,12 @@ class Explanation:
 
     Attributes:
         known: True if a script was found; an empty one is the definition.
-        recipe: the definition with the script applied.
-        contract: what is declared, with what was found.
+        recipe: the definition with the script applied; the definition if nothing is known.
+        contract: the declared one, with the mask that was found.
         script: the edits.
-        also: other edits that give the same, where the script is one edit.
-        error: of the definition, where nothing is known.
-        trials: the calls, where they are not those of the evidence.
+        also: other edits that match too, if the script is one edit.
+        error: the largest error of the definition if nothing is known, else 0.0.
+        trials: the calls, if they are not those of the evidence.
     """
 
     known: bool
@@ -129,22 +142,28 @@ class Explanation:
 
     @property
     def right(self) -> bool:
-        """True if it is the definition."""
+        """True if it is known and the definition."""
         return self.known and not self.script
 
 
 def contracts(contract: Contract) -> list[Contract]:
-    """The contract, with what is not declared of the mask filled in: any of these is right."""
+    """Return the contracts that are right.
+
+    The given one, or one with causal=False and one with True if not declared.
+    """
     if contract.causal is not None:
         return [contract]
     return [replace(contract, causal=False), replace(contract, causal=True)]
 
 
 def window_of(seen: Tensor) -> tuple[int, int] | None:
-    """Return how far back and ahead every query sees; None if that is no window, or if it reaches the ends.
+    """Return (back, ahead), how far every query sees.
+
+    None if that is no window, or `back` is 0 or reaches the first key. None also for fewer than four queries, and if
+    one sees nothing.
 
     Args:
-        seen: (query_len, kv_len), True where a query sees a key. What a query sees of itself is not asked.
+        seen: (query_len, kv_len), True where a query sees a key. A query's own key is ignored.
     """
     query_len, kv_len = seen.shape
     places = torch.arange(query_len) + kv_len - query_len
@@ -159,7 +178,10 @@ def window_of(seen: Tensor) -> tuple[int, int] | None:
 
 
 def _styles(trials: Sequence[Trial], recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe with every custom for rows that see nothing, if there are any."""
+    """Yield the recipe in each style for rows that see nothing, or once if there are no such rows.
+
+    Nothing if it does not fit.
+    """
     empties = False
     for trial in trials:
         try:
@@ -171,7 +193,7 @@ def _styles(trials: Sequence[Trial], recipe: Recipe) -> Iterator[Recipe]:
 
 
 def fits(trials: Sequence[Trial], recipe: Recipe) -> Recipe | None:
-    """The recipe, in the style in which it gives what every call gave."""
+    """Return the recipe in the first style in which it matches every call; None if there is none."""
     for styled in _styles(trials, recipe):
         if all(trial.matches(styled) for trial in trials):
             return styled
@@ -179,7 +201,7 @@ def fits(trials: Sequence[Trial], recipe: Recipe) -> Recipe | None:
 
 
 def follows(trials: Sequence[Trial], contract: Contract) -> tuple[Recipe, Contract] | None:
-    """The right recipe, if the subject follows it, and the contract with what was found."""
+    """Return the right recipe and the contract, with causal filled in, that match every call; None if none does."""
     for filled in contracts(contract):
         found = fits([trial.under(filled) for trial in trials], RIGHT)
         if found is not None:
@@ -192,12 +214,15 @@ def explain(
     contract: Contract,
     table: Callable[[Contract], Sequence[StageEdit]],
 ) -> Explanation:
-    """The definition, else the nearest script of at most two edits that gives the same on all calls.
+    """Return the definition, else the nearest script of one edit, else of two, that matches all calls.
+
+    If none does, the explanation is not `known`. Only the definition is tried if less than half of the outputs is
+    finite.
 
     Args:
-        trials: the calls.
-        contract: what is declared.
-        table: the edits that are possible under a contract, the nearest first.
+        trials: the calls; the first one rules out most scripts.
+        contract: the declarations.
+        table: returns the edits that are possible under a contract, the nearest first.
     """
     right = follows(trials, contract)
     if right is not None:
@@ -221,7 +246,7 @@ def explain(
 
 
 def _followed(trials: Sequence[Trial], *script: StageEdit) -> Recipe | None:
-    """The definition with a script applied, if the subject follows it."""
+    """Return the definition with a script applied, in the style that matches every call; None if it does not match."""
     recipe = RIGHT
     for edit in script:
         recipe = edit.applied(recipe)
@@ -230,7 +255,11 @@ def _followed(trials: Sequence[Trial], *script: StageEdit) -> Recipe | None:
 
 
 def _pairs(rows: Sequence[StageEdit], at: Setting) -> Iterator[tuple[StageEdit, StageEdit]]:
-    """Two edits of different stages; of the scale those that give what was measured, where that was."""
+    """Yield pairs of edits of different nouns, all in `PAIRED`, and of different stages.
+
+    "operation" edits are left out. If the scale was measured, edits of the scale count only if it is wrong and theirs
+    is the measured one.
+    """
     near = [each for each in rows if each.noun in PAIRED and each.way != "operation"]
     used = next((each.changes["scale"](at) for each in rows if each.way == "constant"), None)
     if used is not None:

@@ -10,7 +10,7 @@ from clearhead import stages
 
 
 class PartEdit(NamedTuple):
-    """A part with a mistake; `wrong` raises where the code with the mistake does."""
+    """A part with a mistake: `wrong` takes its inputs, and returns or raises as code with the mistake does."""
 
     code: str
     way: str
@@ -32,9 +32,10 @@ CELLS: Mapping[str, Callable[[Tensor, Tensor, torch.Size], Tensor]] = {
 
 
 def _left_out(right: Callable[..., Tensor], values: Mapping[str, str]) -> Iterator[PartEdit]:
-    """Yield the definition with some cells at the number that they were made with."""
+    """Yield edits of a part that leave some cells of its result at 0, or at NaN, as they were allocated."""
 
     def without(result: Tensor, cells: Callable[..., Tensor], unfilled: float) -> Tensor:
+        """Return the result with `unfilled` in the cells."""
         row, column = torch.arange(result.shape[0])[:, None], torch.arange(result.shape[1])[None]
         return result.masked_fill(cells(row, column, result.shape), unfilled)
 
@@ -48,9 +49,11 @@ def _sums(products: Callable[..., Tensor], values: Mapping[str, str]) -> Iterato
     """Yield the mistakes of any sum of products; `products` returns (rows, columns, terms)."""
 
     def total(*inputs: Tensor) -> Tensor:
+        """Return the right sums, (rows, columns)."""
         return products(*inputs).sum(-1)
 
     def running(found: Tensor) -> Tensor:
+        """Return the running sum over all numbers, row by row, in the same shape."""
         return found.flatten().cumsum(0).view_as(found)
 
     for way, carried in (
@@ -85,7 +88,7 @@ POWERS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 def _divided() -> Iterator[PartEdit]:
-    """Yield powers that are divided by another number than the sum of their row."""
+    """Yield edits of the softmax: powers that are divided by another number than the sum of their row."""
     for code, way, by in (
         ("softmax.axis", "sum", lambda p: p.sum(-1)),
         ("softmax.axis", "sum", lambda p: p.sum(-2, keepdim=True)),

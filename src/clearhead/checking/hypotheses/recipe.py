@@ -1,7 +1,7 @@
 """A recipe: attention as the stages of the definition; any stage can be replaced by another function.
 
-The right recipe is `stages.py`. A wrong one (a `Mutant`) has one of its functions replaced by the
-mistake, on the same query, key and value. What a recipe is given besides is its `Setting`.
+The right recipe is `stages.py`. A wrong one has one of its functions replaced by the mistake, on the same query, key
+and value. The sizes, the contract and the mask of a call are its `Setting`.
 """
 
 import math
@@ -20,7 +20,13 @@ EMPTY_STYLES = ("nan", "fill", "add", "zero")
 
 
 class Setting(NamedTuple):
-    """The setting of a recipe besides query, key and value."""
+    """The sizes, contract and mask of a call, for a recipe.
+
+    Attributes:
+        mask: bool, True for visible pairs, broadcastable to (batch, heads, query_len, kv_len); None without one.
+        d_in: the width of the input; None if unknown.
+        first: the position of the first query for the mask; None aligns the last query with the last key.
+    """
 
     contract: Contract
     batch: int
@@ -36,7 +42,7 @@ class Setting(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """The position of the first query, that of the last key being kv_len − 1."""
+        """The position of the first query: `first`, else kv_len − query_len."""
         return self.kv_len - self.query_len if self.first is None else self.first
 
 
@@ -46,7 +52,7 @@ def right_merge(context: Tensor, at: Setting) -> Tensor:
 
 
 def right_arrange(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Return query, key and value unchanged."""
+    """Return query, key and value unchanged, as a tuple."""
     return query, key, value
 
 
@@ -63,12 +69,16 @@ def right_around(
 
 
 def right_group(tensor: Tensor, at: Setting) -> Tensor:
-    """Return the key or value head that each query head uses."""
+    """Return a key or value tensor with a head for each query head, repeated as in grouped attention."""
     return stages.repeat_kv_heads(tensor, at.num_heads)
 
 
 def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
-    """Return a tensor with rotary positions from `start` on (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
+    """Return a tensor (…, len, dim) with rotary positions from `start` on, one more for each row.
+
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. `layout` is "half" or "interleaved"; an odd last column stays.
+    Angles are in float64.
+    """
     width = tensor.shape[-1] // 2 * 2
     rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     places = torch.arange(start, start + tensor.shape[-2], dtype=torch.float64)
@@ -102,19 +112,20 @@ def rotate(
 
 
 def right_scale(at: Setting) -> float:
-    """The declared scale, or 1/√head_dim."""
+    """Return the declared scale, or 1/√head_dim."""
     return at.contract.scale if at.contract.scale is not None else 1 / math.sqrt(at.head_dim)
 
 
 def right_visible(at: Setting) -> Tensor:
-    """True where the contract lets a query see a key."""
+    """Return bool, True where contract and mask let a query see a key; see `visible` for the shape."""
     return visible(at, at.offset)
 
 
 def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
-    """Return True where a query may see a key, the first query at position `offset`.
+    """Return bool, True where contract and mask let a query see a key, the first query at position `offset`.
 
-    `left` and `right` move the edges of causal and window outwards.
+    (query_len, kv_len), or the shape of the mask broadcast with it. `left` and `right` move the edges of causal and
+    window outwards. The result may be cached: do not modify it.
     """
     before, after = at.contract.window or (None, None)
     ahead = [right] if at.contract.causal else []
@@ -130,7 +141,10 @@ def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
 
 @lru_cache(maxsize=256)
 def band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int | None) -> Tensor:
-    """Return a band mask, bool; None for a side means unbounded. Cached: do not modify it."""
+    """Return bool (query_len, kv_len), True within `back` keys before and `ahead` after a query's position.
+
+    None for a side means unbounded. Cached: do not modify it.
+    """
     places = torch.arange(offset, offset + query_len, device="cpu")[:, None]
     distance = torch.arange(kv_len, device="cpu") - places
     seen = torch.ones(query_len, kv_len, dtype=torch.bool, device="cpu")
@@ -155,12 +169,12 @@ def declared_bias(at: Setting) -> Tensor | None:
 
 
 def right_start(at: Setting) -> int:
-    """Return the position of the first query for the mask."""
+    """Return the position of the first query, from which the mask is made."""
     return at.offset
 
 
 def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: "Recipe") -> Tensor:
-    """Return the raw scores scaled, capped, with the bias, and masked."""
+    """Return the raw scores scaled, capped, with the declared bias, and hidden by `recipe.hide`."""
     scores = stages.capped_scores(stages.scaled_scores(raw, scale), at.contract.softcap)
     bias = declared_bias(at)
     if bias is not None:
@@ -169,7 +183,10 @@ def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: 
 
 
 def right_hide(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
-    """Return the scores with -inf where hidden; `empty` says how to treat rows that see no key."""
+    """Return the scores with -inf where hidden.
+
+    A row that sees no key is all 0 for `empty` "fill", keeps its scores for "add", and is all -inf otherwise.
+    """
     if empty == "fill":
         scores = scores.masked_fill(~seen.any(-1, keepdim=True), 0.0)
         return scores.masked_fill(~seen & seen.any(-1, keepdim=True), -torch.inf)
@@ -179,7 +196,7 @@ def right_hide(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor
 
 
 def right_share(masked: Tensor, empty: str, at: Setting) -> Tensor:
-    """Return the softmax over the keys, with the declared sinks."""
+    """Return the softmax over the keys, with the declared sinks; a row of -inf is NaN for `empty` "nan", else 0."""
     sinks = None if at.contract.sinks is None else at.contract.sinks.double()
     if empty == "nan" and sinks is None:
         return torch.softmax(masked, -1)
@@ -193,7 +210,11 @@ def right_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Attention as a row of functions; `empty` says what becomes of a row that sees nothing."""
+    """Attention as a row of functions, each a stage that an edit can replace.
+
+    `empty` is what a row that sees nothing becomes: "nan", "fill" (uniform), "add" (unmasked), "zero". Every stage has
+    the parameters of its `right_…` function.
+    """
 
     around: Callable[..., Tensor] = right_around
     arrange: Callable[..., Any] = right_arrange
@@ -211,7 +232,7 @@ class Recipe:
     empty: str = "nan"
 
     def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
-        """The weights, (batch, heads, query_len, kv_len), of heads that are already split."""
+        """Return the weights, (batch, heads, query_len, kv_len), of heads that are already split."""
         query, key = self.rotate(query, self.group(key, at), at)
         seen = self.seen(at)
         # Where all is finite, what keeps a NaN to itself changes nothing.
@@ -221,11 +242,11 @@ class Recipe:
         return self.after(self.share(masked, self.empty, at), seen, at)
 
     def seen(self, at: Setting) -> Tensor:
-        """True where a query may see a key, broadcasting over samples and heads."""
+        """Return bool, True where a query may see a key, (query_len, kv_len) or broadcast over samples and heads."""
         return self.visible(at._replace(first=self.start(at)))
 
     def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
-        """The context of heads that are already split: (batch, heads, query_len, dim)."""
+        """Return the context of heads that are already split: (batch, heads, query_len, dim)."""
         return self.around(self._inner, query, key, value, at)
 
     def _inner(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:

@@ -53,7 +53,7 @@ SIZES: list[tuple[str, Callable[[Setting], float]]] = [
 
 
 def _late(factor: Callable[[Setting], float]) -> Stage:
-    """Return a stage that multiplies the weights by `factor(at)`."""
+    """Return an `after` stage that multiplies the weights by `factor(at)`."""
     return lambda weights, seen, at: weights * factor(at)
 
 
@@ -73,9 +73,13 @@ SCALES = [
 
 
 def _prepared(*order: str) -> Stage:
-    """Return a stage that applies these steps to the scores in this order."""
+    """Return a `prepare` stage that applies steps to the scores in this order, by name, such as "scale" and "hide".
+
+    A step of something undeclared, as "bias", is a no-op.
+    """
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+        """Return the raw scores after all steps."""
         bias, cap = declared_bias(at), at.contract.softcap or 1.0
         steps: dict[str, Callable[[Tensor], Tensor]] = {
             "scale": lambda x: x * scale,
@@ -104,9 +108,10 @@ def _repeated_bias(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe:
 
 
 def _other_slopes(first: int) -> Stage:
-    """Return a stage with ALiBi slopes 2^(-8h / num_heads), h from `first` on, for any number of heads."""
+    """Return a `prepare` stage with ALiBi slopes 2^(-8h / num_heads), h from `first` on, for any number of heads."""
 
     def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+        """Return the masked scores with the other slopes."""
         heads = torch.arange(first, first + at.num_heads, dtype=torch.float64)
         contract = replace(at.contract, alibi_slopes=2 ** (-8 * heads / at.num_heads))
         return right_prepare(raw, seen, scale, at._replace(contract=contract), recipe)
@@ -115,9 +120,10 @@ def _other_slopes(first: int) -> Stage:
 
 
 def _bias_after(only_seen: bool) -> Stage:
-    """Return a stage that adds the bias to the weights; `only_seen` sets hidden ones to 0."""
+    """Return an `after` stage that adds the bias to the weights; `only_seen` sets hidden ones to 0."""
 
     def after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
+        """Return the weights plus the bias."""
         bias = declared_bias(at)
         total = weights if bias is None else weights + bias
         return total * seen if only_seen else total

@@ -18,10 +18,10 @@ class StageEdit:
 
     Attributes:
         code: the name of the mistake.
-        way: which of the sentences of the catalogue says it.
-        changes: the stages that are other functions, by the names that `Recipe` has for them.
-        needs: whether it makes sense under a contract.
-        values: what the sentence is filled with.
+        way: the variant of its sentence in the catalogue.
+        changes: the functions that replace stages, by the names of the fields of `Recipe`.
+        needs: returns a true value if the edit is possible under a contract.
+        values: the values of the sentence.
     """
 
     code: str
@@ -32,56 +32,56 @@ class StageEdit:
 
     @property
     def noun(self) -> str:
-        """The stage that it is about."""
+        """The part of the code before the dot."""
         return self.code.partition(".")[0]
 
     def applied(self, recipe: Recipe) -> Recipe:
-        """The recipe with this edit."""
+        """Return a copy of the recipe with this edit."""
         return replace(recipe, **self.changes)
 
 
-def causal(contract: Contract) -> Any:
-    """True if the contract is causal."""
+def causal(contract: Contract) -> bool | None:
+    """Return `contract.causal`: True if causality is declared."""
     return contract.causal
 
 
-def windowed(contract: Contract) -> Any:
-    """True if a window is declared."""
+def windowed(contract: Contract) -> bool:
+    """Return True if a window is declared."""
     return contract.window is not None
 
 
 def hides(contract: Contract) -> bool:
-    """True if the contract hides anything by itself."""
+    """Return True if causality, a window or documents are declared; a mask that is passed does not count."""
     return bool(contract.causal) or contract.local
 
 
 def biased(contract: Contract) -> bool:
-    """True if a bias or ALiBi is declared."""
+    """Return True if a bias or ALiBi is declared."""
     return contract.bias is not None or contract.alibi_slopes is not None
 
 
 def capped(contract: Contract) -> bool:
-    """True if a softcap is declared."""
+    """Return True if a softcap is declared."""
     return contract.softcap is not None
 
 
 def sunk(contract: Contract) -> bool:
-    """True if sinks are declared."""
+    """Return True if sinks are declared."""
     return contract.sinks is not None
 
 
 def rotary(contract: Contract) -> bool:
-    """True if a rotation is declared."""
+    """Return True if a rotation is declared."""
     return contract.rope is not None
 
 
 def grouped(contract: Contract) -> bool:
-    """True if fewer heads of keys than of queries are declared."""
+    """Return True if fewer heads of keys than of queries are declared."""
     num_heads, num_kv_heads = contract.heads()
     return num_kv_heads is not None and num_kv_heads != num_heads
 
 
 def looks_back(contract: Contract) -> bool:
-    """True for a window that ends at its own token and goes back by more than one."""
+    """Return True for a window that ends at its own token and goes back by more than one."""
     left, right = contract.window or (None, None)
     return left is not None and left > 1 and (contract.causal is True or right == 0)

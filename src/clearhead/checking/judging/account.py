@@ -56,9 +56,10 @@ DRAWN = 16
 
 @dataclass(frozen=True)
 class Account:
-    """The account of each topic: mistakes, what is clear, and why the rest is not known.
+    """The account of each topic: `claims` (the cause first), the topics that are clear, and the reasons for the others.
 
-    `contract` is the declared one with what was found of the mask; `notes` are remarks.
+    Reasons and `notes` are a key of the catalogue and its values; `contract` is the declared one with the measured
+    mask.
     """
 
     claims: tuple[Claim, ...] = ()
@@ -80,7 +81,7 @@ BY_NOUN = {
 
 
 def topic_of(code: str) -> str:
-    """Return the topic of a code, by the first part of its name."""
+    """Return the topic of a code, by its noun before the dot; the noun itself if it is not in `BY_NOUN`."""
     noun = code.partition(".")[0]
     return BY_NOUN.get(noun, noun)
 
@@ -89,7 +90,10 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
 def account(e: Evidence) -> Account:
-    """Return the account of the evidence, computed once."""
+    """Return the account of the evidence (cached).
+
+    The scale is unknown if all heads are one wide and none is declared.
+    """
     if e not in _accounts:
         found = _made(e)
         known = isinstance(e, HeadsEvidence | TokensEvidence)
@@ -155,7 +159,10 @@ def _of_heads(e: HeadsEvidence) -> Account:
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
-    """Return the account of a module: the first group of heads with a mistake, or what is clear in all groups."""
+    """Return the account of a module: of the first group of heads with a mistake, else what is clear in all groups.
+
+    The layer by its parameters' names, if known, comes instead of no group, and if it is right instead of a mistake.
+    """
     if not e.groups:
         found = e.layer_by_name
         if found is not None and found.known:
@@ -175,7 +182,7 @@ def _of_tokens(e: TokensEvidence) -> Account:
 
 
 def _of_layer(e: TokensEvidence, found: Explanation) -> Account:
-    """Return the account of a layer that is known from its projections to what reads its contexts."""
+    """Return the account of a layer that is known from its projections on; an undeclared rotation becomes a note."""
     made = _of_recipe(found, found.trials, (*TOPICS, "heads", "positions"))
     rope = found.contract.rope
     if rope is None or e.contract.rope is not None:
@@ -245,7 +252,10 @@ WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
 
 
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
-    """True if the queries are as long as they were projected, as after any rotation."""
+    """Return True if the queries are as long as they were projected, as after any rotation.
+
+    False without a known layer.
+    """
     layer = e.layers[index]
     if layer is None or not layer.trials:
         return False
@@ -255,7 +265,7 @@ def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
 
 
 def _unseen(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
-    """Return why the tokens of the rows of a layer are not known; None where they are."""
+    """Return why the tokens of the rows of a layer are not known, a key and values; None if they are known."""
     if not any(source is not None and source.single for source in e.sources):
         named = e.subject.parameters().items()
         zeros = [name for name, matrix in named if matrix.ndim > 1 and not matrix.any()]
@@ -314,19 +324,22 @@ def _inside(e: TokensEvidence, index: int) -> Account:
 
 
 def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool:
-    """True if nothing is declared of the mask, and the definition under the seen one gives the same."""
+    """Return True if no mask is declared and the definition under the recorded mask fits the first call."""
     setting = first.setting._replace(mask=facts.visible)
     return not e.contract.masked and fits([replace(first, setting=setting)], RIGHT) is not None
 
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
-    """Return the topics that a mistake of another topic leaves unknown."""
+    """Return the topics that a mistake of another topic leaves unknown, each with that reason."""
     topics = (each for each in (*TOPICS, "heads", "positions") if each != claim.topic)
     return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 
 
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
-    """Return the account of a subject that follows this recipe: a claim for each edit of its script."""
+    """Return the account of a subject that follows this recipe.
+
+    There is a claim for each edit of its script; topics that no edit touches are clear.
+    """
     trials = [each.under(found.contract) for each in trials]
     touched = {name for edit in found.script for name in edit.changes}
     clear = frozenset(topic for topic in topics if not TOUCHES.get(topic, touched) & touched)
@@ -375,7 +388,7 @@ def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> t
 
 
 def _folded(e: TokensEvidence) -> bool:
-    """True if 1/√head_dim is in the weights of the query, or half of it in query and key."""
+    """Return True if 1/√head_dim is in the weights of query or key, or half of it in both; False if not measured."""
     factor = right_scale(e.trials[0].setting)
     if e.spread is None or factor >= 1:
         return False

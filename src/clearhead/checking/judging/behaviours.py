@@ -35,7 +35,10 @@ DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 
 def widths(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if a call fails because two widths differ, such as d_in and d_out; else Clear or None."""
+    """Return Found if a call fails because two widths differ, such as d_in and d_out; None otherwise.
+
+    For a function, if value_head_dim ≠ head_dim fails, else Clear, and None if the first call fails already.
+    """
     error = e.settled.error
     if isinstance(e, HeadsEvidence):
         return _value_width(e) if error is None else None
@@ -67,9 +70,10 @@ def _arguments(e: TokensEvidence, module: nn.Module) -> dict[str, Any]:
 
 
 def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
-    """Return True if an instance made with these arguments can be called without an error."""
+    """Return True if an instance made with these arguments can be called without an error and returns a tensor."""
 
     def call() -> Tensor:
+        """Make the other instance, and return its output for the inputs."""
         other = e.given.made_again(args)
         return other(*(e.fitted_context(other) if isinstance(e, CrossEvidence) else e.inputs))
 
@@ -109,7 +113,7 @@ def repetition(e: Evidence) -> Claim | Verdict:
 
 
 def has_dropout(subject: Subject) -> bool:
-    """True if a module has dropout, by its parts or its attributes."""
+    """Return True if a module has a dropout layer or an attribute with "drop" in its name; False for a function."""
     return subject.module is not None and any(
         isinstance(part, DROPPING) or any("drop" in name for name in vars(part))
         for part in subject.module.modules()
@@ -168,7 +172,10 @@ def samples(e: Evidence) -> Verdict | None:
 
 
 def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if a hidden NaN leaks despite nan_safe, Clear if it does not leak; None in all other cases."""
+    """Return Clear if a hidden NaN stays hidden, Found if it leaks and nan_safe is declared.
+
+    None if it leaks and nan_safe is not declared, or if nothing is hidden.
+    """
     found = e.leaks
     if not found:
         return Clear("nan") if found is not None else None
@@ -189,7 +196,10 @@ def one_token(e: TokensEvidence) -> Verdict | None:
 
 
 def empty_row(e: HeadsEvidence) -> Verdict | None:
-    """Return Found if empty rows differ from the declared or have bad gradients, else Clear; None if undeclared."""
+    """Return Found if empty rows differ from the declared or have bad gradients, else Clear.
+
+    None if they are undeclared, not tested, or the call is refused.
+    """
     found, declared = e.empty, e.contract.empty_row
     if found is None or found.refused or declared is None:
         return None
@@ -207,7 +217,10 @@ def empty_row(e: HeadsEvidence) -> Verdict | None:
 
 
 def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict:
-    """Return Found if a declared dtype is refused or too inexact, or if large scores overflow; else Clear."""
+    """Return Found if a declared dtype is refused or too inexact, or an undeclared one overflows in a plain exp.
+
+    Else Clear.
+    """
     names = [str(each).removeprefix("torch.") for each in e.contract.dtypes]
     for dtype, way, found in e.halves:
         values = {"dtype": str(dtype).removeprefix("torch."), "plain": f"{found.plain:.2g}"}

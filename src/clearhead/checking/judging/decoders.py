@@ -12,7 +12,11 @@ from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Ve
 
 
 def cache(e: DecodingEvidence) -> Claim | Verdict:
-    """Return the mistake of the cache, by which tokens the steps depend on and full(x) does not, or the reverse."""
+    """Return the mistake of the cache, Clear if steps and full(x) agree, or Unknown if every order of steps is refused.
+
+    The mistake is "cache.wrong" if steps and full(x) depend on different tokens, or no rotation is declared, else
+    "rope.offset".
+    """
     wrong = e.wrong
     if wrong is None:
         if len(e.refused) < len(e.schedules):
@@ -44,7 +48,11 @@ def stale(e: DecodingEvidence) -> Verdict | None:
 
 
 def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
-    """Return a verdict or claim on the mask of full(x); None if it sees the future and no mask is declared."""
+    """Return a verdict or claim on the mask of full(x), by the tokens that its outputs change with.
+
+    None if it sees the future and no mask is declared; Unknown if too little changes; Clear if it is causal with the
+    declared window.
+    """
     seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
     told = torch.ones_like(seen)

@@ -25,7 +25,11 @@ def mixed(e: TokensEvidence) -> Verdict:
 
 
 def as_promised(e: TokensEvidence) -> Contract | None:
-    """Return the contract whose mask the dependencies show; None if they show another mask."""
+    """Return the first promised contract whose mask the dependencies show; None if they show another mask.
+
+    None as well if an output is not finite, or outputs and tokens differ in number. A token's own output is not
+    compared.
+    """
     measured = e.dependency
     own = torch.eye(*measured.moves.shape, dtype=torch.bool)
     if measured.broken.any() or measured.moves.shape[0] != measured.moves.shape[1]:
@@ -42,7 +46,7 @@ def _setting(e: TokensEvidence, contract: Contract) -> Setting:
 
 
 def _masked_inside(e: TokensEvidence, group: int) -> bool:
-    """True if the weights of a group, of all tokens at once, are masked as declared."""
+    """Return True if the weights of a group are over all tokens at once and follow the declared mask."""
     if not e.explanations[group].right:
         return False
     at, tokens = e.group_trials(group)[0].setting, e.inputs[0].shape[-2]
@@ -50,7 +54,11 @@ def _masked_inside(e: TokensEvidence, group: int) -> bool:
 
 
 def leaks(e: TokensEvidence) -> Claim | Clear:
-    """Return a claim if the dependencies differ from the mask of the contract, else Clear."""
+    """Return a claim if the dependencies differ from the mask of the contract, else Clear.
+
+    Clear without a declared mask, unless an output is not finite. Fewer dependencies than allowed are a mistake only if
+    a known wrong mask has them.
+    """
     if as_promised(e) is not None:
         return Clear()
     measured, broken = e.dependency, bool(e.dependency.broken.any())

@@ -11,13 +11,19 @@ from clearhead.recording.provenance import Dependency
 
 
 def first_bad(output: Tensor) -> Values:
-    """Return how many values are not finite, how many there are, and the index of the first bad one."""
+    """Return {count, of, place}: how many values are not finite, of how many, and the index of the first such value.
+
+    Raises IndexError if all are finite.
+    """
     bad = ~output.isfinite()
     return {"count": int(bad.sum()), "of": output.numel(), "place": bad.nonzero()[0].tolist()}
 
 
 def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
-    """Return the measurement of the worst call: its difference from the definition and a place, or its shape."""
+    """Return a key of the catalogue and its values for the worst call.
+
+    They are its difference from the definition at one index, or its shape.
+    """
     worst = max(trials, key=lambda each: min(each.error(RIGHT), 1e9))
     expected = worst.result(RIGHT)
     got = list(worst.target.shape)
@@ -49,7 +55,11 @@ def sums_of(weights: Tensor) -> Values:
 
 
 def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
-    """Return a drawing of the keys that queries see, next to those that they should see, and its size."""
+    """Return a drawing, as {size, picture}, of the keys that queries see next to those that they should see.
+
+    It is of the first sample and head. `seen`, (queries, keys), is drawn if given, else the mask of the recipe; rows
+    that give NaN are drawn as ×.
+    """
     at = first.setting
     if seen is None:
         assert recipe is not None
@@ -70,7 +80,10 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
 
 
 def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) -> Values:
-    """Return a drawing of the outputs that move with each token, next to those that should, and its legend."""
+    """Return a drawing, as {size, marks, picture}, of the outputs that change with each token.
+
+    The expected ones are drawn next to them unless they are None. `marks` is the legend.
+    """
     marks = ["● moves"] * bool(measured.moves.any())
     marks += ["○ its own query"] * bool(measured.moves.diagonal().any())
     marks += ["· does not"] * bool(not measured.moves.all())
@@ -84,7 +97,7 @@ def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) 
 
 
 def beside(measured: str, expected: str) -> str:
-    """Return two drawings side by side, the second as expected; the first alone if equal or of other height."""
+    """Return two drawings side by side, titled measured and expected; the first alone if equal or of another height."""
     left, right = measured.splitlines(), expected.splitlines()
     if left == right or len(left) != len(right):
         return measured
@@ -96,7 +109,7 @@ def beside(measured: str, expected: str) -> str:
 def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
     """Return a dependency matrix as characters: ● moves, · does not, × is NaN.
 
-    With `own` the diagonal is ○: an output moves with its own token, whose query it is.
+    With `own` a True on the diagonal is ○: an output moves with its own token, whose query it is.
     """
     marks = {True: "●", False: "·", None: "×"}
     return "\n".join(

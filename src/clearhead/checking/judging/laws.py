@@ -24,7 +24,10 @@ from clearhead.recording.weighing import weigh
 
 
 def unnamed(e: HeadsEvidence) -> Claim | None:
-    """Return a claim on the first law that a function without a recipe breaks; None if there is none."""
+    """Return a claim on the first law that a function without a recipe breaks.
+
+    None if it breaks none or has other axes.
+    """
     run = by_heads(e.subject)
     if e.trials[0].target.ndim != 4:
         return None
@@ -52,7 +55,10 @@ def unnamed(e: HeadsEvidence) -> Claim | None:
 
 
 def right_at_few(e: HeadsEvidence) -> bool:
-    """Return True if two and three tokens follow the definition; as many tokens as heads are not tested."""
+    """Return True if calls of two and of three tokens follow the definition.
+
+    A number equal to num_heads is not tried.
+    """
     main, found = e.attempts[0].sizes, []
     for tokens in {2, 3} - {main.num_heads}:
         sizes = replace(main, query_len=tokens, kv_len=tokens)
@@ -62,7 +68,11 @@ def right_at_few(e: HeadsEvidence) -> bool:
 
 
 def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if scores are in 16 bits or decide which keys are hidden, else Clear; None if not measured."""
+    """Return Found if scores are in 16 bits or decide which keys are hidden, else Clear.
+
+    None if the call was not recorded, nothing attends, a function is not right otherwise, or a second call is not like
+    the first.
+    """
     if e.recorded is None:
         return None
     if e.recorded.recorder.halves and e.subject.dtype == torch.float64:
@@ -98,7 +108,11 @@ def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
 
 
 def pairs(e: TokensEvidence) -> Verdict | None:
-    """Return Found if a token reads or writes at the wrong position, else Clear; None if that is not measured."""
+    """Return Found if a token reads or writes at the wrong position, else Clear.
+
+    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention Found means
+    that a token of the context is not seen.
+    """
     if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
     if isinstance(e, CrossEvidence):
@@ -127,7 +141,7 @@ def pairs(e: TokensEvidence) -> Verdict | None:
 
 
 def _rows_elsewhere(e: TokensEvidence) -> tuple[int, int] | None:
-    """Return the first token whose output is the projected context of another token, and that token, or None."""
+    """Return (token, other): the first token whose output is the projected context of another one; None without one."""
     if e.recorded is None or not e.groups or e.groups[-1].arranged is None:
         return None
     reader = consumer(e.recorded.recorder, e.recorded.output, e.groups[-1].attentions)
@@ -143,7 +157,10 @@ def _rows_elsewhere(e: TokensEvidence) -> tuple[int, int] | None:
 
 
 def _alone(e: TokensEvidence) -> bool:
-    """True if no output moves with another token, though nothing hides them."""
+    """Return True if no output changes with another token, though no mask hides them.
+
+    False if a window or documents are declared, for one token, or if that is due to zeros that training fills.
+    """
     moves = e.dependency.moves
     own = torch.eye(*moves.shape, dtype=torch.bool)
     hidden = e.contract.local or bool(e.dependency.broken.any())
@@ -158,7 +175,7 @@ def _alone(e: TokensEvidence) -> bool:
 
 
 def _moved_apart(e: TokensEvidence) -> bool:
-    """True if keys of one token each stand next to values of other ones, in all groups."""
+    """Return True if in all groups every key is of another token than its value; False if the tokens are unknown."""
     apart = []
     for source in e.sources:
         if source is None or not source.known or source.key.token.shape != source.value.token.shape:
@@ -185,7 +202,10 @@ def _without_keys(e: TokensEvidence) -> list[int]:
 
 
 def _all_seen(e: CrossEvidence) -> Verdict | None:
-    """Return Found if a token of the context affects no output, else Clear; None if a mask is declared."""
+    """Return Found if a token of the context changes no output, else Clear.
+
+    None if a mask is declared, or no token of the context changes any.
+    """
     moves = e.dependencies[1].moves
     if e.contract.causal or e.contract.local or not moves.any():
         return None
@@ -206,7 +226,7 @@ def no_query(e: CrossEvidence) -> Verdict:
 
 
 def _sees_itself(e: TokensEvidence) -> Tensor | None:
-    """Return True for each token that has a weight on itself, (tokens,); None where rows are not known."""
+    """Return bool (tokens,), True for each token with a weight on itself; None if the tokens of rows are unknown."""
     tokens = e.inputs[0].shape[-2]
     own = torch.zeros(tokens, dtype=torch.bool)
     for each, source in zip(e.observed, e.sources, strict=True):
@@ -219,7 +239,7 @@ def _sees_itself(e: TokensEvidence) -> Tensor | None:
 
 
 def lost_mask(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if masked scores are computed and never read, else Clear; None if nothing is recorded."""
+    """Return Found if masked scores are computed and never read, else Clear; None without a recording."""
     if e.recorded is None:
         return None
     return Found("lost") if laws.lost(e.recorded.recorder, e.recorded.output) else Clear()

@@ -32,7 +32,10 @@ def _verdict(wrong: Broken | None, tokens: int) -> Verdict:
 
 
 def length(e: Evidence) -> Verdict | None:
-    """Return a verdict on whether attention is the same at any length; None for a part or a known mistake."""
+    """Return a verdict on whether attention is the same at any length; None for a part or a known mistake.
+
+    Clear has the number of tokens that were tested, Unknown the reason that none was.
+    """
     if isinstance(e, HeadsEvidence):
         return _of_function(e)
     if isinstance(e, DecodingEvidence):
@@ -44,7 +47,10 @@ def length(e: Evidence) -> Verdict | None:
 
 
 def _of_tokens(e: TokensEvidence) -> Verdict:
-    """Return Found if a longer call breaks the law of length, Clear if it holds, Unknown if it cannot be tested."""
+    """Return Found if a longer call breaks the law of length, Clear if it holds, Unknown if it cannot be tested.
+
+    Tested are prefixes of ids, the attentions inside, repeated rows of positions, and parts against the whole.
+    """
     if isinstance(e.given.run, Embedded) and e.contract.causal:
         wrong = broken("prefix", _by_ids(e, e.given.run))
         if wrong is not None:
@@ -71,12 +77,17 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
 
 
 def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
-    """Return a verdict on parts of a text against the whole; None if the mask allows neither comparison."""
+    """Return a verdict on parts of a text against the whole: prefixes if causal, doubled texts if nothing is hidden.
+
+    None for another mask, and for padding that is not causal.
+    """
 
     def run(x: Tensor) -> Tensor:
+        """Return the output of a fresh copy for x (batch, tokens, width)."""
         return e.batching(e.subject.fresh())(x)
 
     def draw(tokens: int) -> Tensor:
+        """Return random x (batch, tokens, width); one sample above `LAW_RECORDED` tokens."""
         x = e.batched(e.feed.draw(tokens, e.seed + 6))
         return x[:1] if tokens > LAW_RECORDED else x
 
@@ -99,7 +110,10 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
-    """Return Broken if tokens change no output after some place without a declared or shown window, else None."""
+    """Return Broken if a token changes only outputs up to some place, though no window is declared or seen; else None.
+
+    None if ALiBi is declared, or the code is not run in float64.
+    """
     if e.promised.local or e.contract.alibi_slopes is not None:
         return None
     far, tokens = lengths.reach(run, x * NARROW), x.shape[1]
@@ -121,7 +135,7 @@ def _costs(e: TokensEvidence) -> Costs:
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
-    """Return cases of the first ids of a text, which also run what comes before the embedding."""
+    """Return cases that compare the first ids of a text with all of them, calling the whole model."""
     generator = torch.Generator().manual_seed(e.seed)
     tokens = e.inputs[0].shape[-2]
     known = [
@@ -134,7 +148,10 @@ def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
 
 
 def _of_function(e: HeadsEvidence) -> Verdict | None:
-    """Return Found if a right function is wrong at other lengths, else Clear or Unknown; None if not right."""
+    """Return Found if a right function differs from the definition at other lengths, Clear with the largest one if not.
+
+    Unknown if no length is affordable; None if the function is not right.
+    """
     if not e.explained.right:
         return None
     main, other = e.attempts[0], e.attempts[1]

@@ -21,7 +21,10 @@ def swapped_length(e: CrossEvidence) -> Verdict | None:
 
 
 def ignored(e: CrossEvidence) -> Verdict:
-    """Return Found if keys or values come from x, or if the context changes no output; else Clear."""
+    """Return Found if the context changes no output, or keys or values come from x; else Clear.
+
+    Without known tokens, Found if outputs change with several tokens of x and not with the whole context.
+    """
     by_x, by_context = e.dependencies
     if not by_context.moves.any():
         return Found("nothing", {}, ("sides", _sides(e)))
@@ -40,7 +43,10 @@ def ignored(e: CrossEvidence) -> Verdict:
 
 
 def swapped(e: CrossEvidence) -> Verdict | None:
-    """Return Found if queries come from the context, and keys and values from x; else Clear."""
+    """Return Found if queries come from the context, and keys and values from x.
+
+    Clear otherwise, or at unequal lengths.
+    """
     by_x, by_context = e.dependencies
     if not e.alike:
         return Clear()
@@ -61,7 +67,10 @@ def _sides(e: CrossEvidence) -> dict[str, str]:
 
 
 def padding(e: PaddedEvidence) -> Claim | Clear:
-    """Return a claim on padding, by the edits that a padded batch follows, else by dependencies; or Clear."""
+    """Return a claim on padding: the edit that a padded batch follows, NaN, or real outputs that change; else Clear.
+
+    "differs" without a name. Causal outputs with padding on the left are tested too.
+    """
     seen, found = e.padding, e.explained_padded
     measured = ("padded", {"gap": f"{seen.alone:.3g}"})
     edit = found.script[0] if found is not None and found.script else None
@@ -106,7 +115,10 @@ def padded_queries(e: PaddedEvidence) -> Verdict | None:
 
 
 def padding_nan(e: PaddedEvidence) -> Verdict | None:
-    """Return Found if a NaN in padding reaches real outputs despite nan_safe, else Clear or None."""
+    """Return Clear if a NaN in padding reaches no real output, Found if it does and nan_safe is declared; else None.
+
+    None as well if padding changes outputs anyway.
+    """
     if e.padding.alone >= 1e-5:
         return None
     if not e.padding_leaks:

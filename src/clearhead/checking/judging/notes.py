@@ -24,7 +24,10 @@ Note = tuple[str, Values]
 
 
 def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
-    """Yield the words of a clear verdict, in short; nothing if it needs no line."""
+    """Yield the lines of the report for a clear verdict; nothing if it needs none.
+
+    For the mask, positions and other declarations there is a line only for those that are declared or were found.
+    """
     key, values = clear.tick, clear.values
     if key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract
@@ -54,10 +57,11 @@ def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
 
 
 def notes(e: Evidence, codes: Sequence[str]) -> tuple[str, ...]:
-    """Return the remarks; one that cannot be made is left out, with those after it."""
+    """Return the remarks in words, each once; an error of one ends them, and those before it are returned."""
     made: dict[str, None] = {}
 
     def collect() -> None:
+        """Add the remarks to `made`, in words."""
         for key, values in _all(e, codes):
             made[words.filled("note", key, values)] = None
 
@@ -66,7 +70,7 @@ def notes(e: Evidence, codes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
-    """Yield key and values of each remark on the evidence; those that a finding in `codes` covers are left out."""
+    """Yield (key, values) of each remark on the evidence; those that a finding in `codes` covers are left out."""
     yield from e.settled.notes
     if isinstance(e, DecodingEvidence):
         for name, text in e.refused.items():

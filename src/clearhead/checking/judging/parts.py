@@ -30,14 +30,18 @@ _claims: WeakKeyDictionary[PartEvidence, Claim | Verdict] = WeakKeyDictionary()
 
 
 def claim(e: PartEvidence) -> Claim | Verdict:
-    """Return the mistake in a part, or that there is none; computed once."""
+    """Return the mistake in a part, Clear or Unknown; computed once and cached."""
     if e not in _claims:
         _claims[e] = _made(e)
     return _claims[e]
 
 
 def _made(e: PartEvidence) -> Claim | Verdict:
-    """Return a claim on a part, named by the first edit that fits its calls; Clear if right, or Unknown."""
+    """Return a claim on a part, named by the first edit that gives its results, else by the law that it breaks.
+
+    Clear if all calls are right, also weights of large scores ("output.non-finite" if not); "shape.fixed" if some sizes
+    are right; Unknown if equal calls differ.
+    """
     if all(each.right for each in e.calls):
         if e.given.takes == "scores" and not e.large.right:
             size = "refused" if e.large.found is None else "not finite"
@@ -59,9 +63,10 @@ def _made(e: PartEvidence) -> Claim | Verdict:
 
 
 def _law(e: PartEvidence) -> str:
-    """Return the law that a part breaks where no row of the table gives its numbers.
+    """Return the code of the law that a part breaks where no row of the table gives its numbers.
 
-    What its results depend on is asked first, then their sums.
+    "differs" if no wrong call has finite results of the right shape. What they depend on is tested first ("law.pairs"),
+    then whether softmax rows sum to one.
     """
     call = next((each for each in e.calls if each.fits and not each.right), None)
     if call is None or call.found is None or not call.found.isfinite().all():
@@ -81,7 +86,7 @@ def _claim(code: str, way: str, values: Any, measured: Any) -> Claim:
 
 
 def _fits(edit: PartEdit, calls: list[PartCall]) -> bool:
-    """Return True if the edit gives the subject's numbers on every call, and raises where the subject does."""
+    """Return True if the edit gives the results of all calls, raises where they do, and one result is wrong."""
     compared = False
     for call in calls:
         wrong, _ = attempt(edit.wrong, *call.inputs)
@@ -96,7 +101,7 @@ def _fits(edit: PartEdit, calls: list[PartCall]) -> bool:
 
 
 def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
-    """Return the first number that differs and the right one; or a shape, or an error."""
+    """Return a key and values: the first wrong number and the right one; or the wrong shape, or the error."""
     bad = next((each for each in calls if each.fits and not each.right), None)
     bad = bad or next(each for each in calls if not each.right)
     values = {"name": e.part.gives, "sizes": _sizes(e, bad)}

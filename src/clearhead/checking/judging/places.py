@@ -34,7 +34,10 @@ OF_PARTS = {
 
 
 def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | None:
-    """Return file and line of the operation that a finding is about; None if there is none."""
+    """Return file and line of the operation that a finding is about.
+
+    None if the topic has no operation, or its line is not known.
+    """
     if topic == "repetition":
         names = evidence.lines.names.items()
         drawn = (n for n, name in names if name in RANDOM or "empty" in name)
@@ -62,7 +65,10 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
 
 
 def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
-    """Return the place where a part computes what a code is about, else its last one; None if there is none."""
+    """Return the last place where a part runs an operation for this code, else a product, else anything.
+
+    None without lines.
+    """
     for wanted in (OF_PARTS.get(code.partition(".")[0], MULTIPLIES), MULTIPLIES):
         numbers = [number for number, name in lines.names.items() if name in wanted]
         if at := [lines.found[each] for each in numbers if each in lines.found]:

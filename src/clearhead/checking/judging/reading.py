@@ -37,9 +37,14 @@ AXES = {"queries": "queries", "blocks": "heads", "all": "queries and keys togeth
 class ReadStages:
     """The recorded stages of all heads; weights and visible pairs are (batch, heads, queries, keys).
 
-    `axis` is that of the softmax; `scale` is None where it differs between heads; `form` is that of the first head;
-    `beside`: weights also go to a sink; `divided`: the context is divided by the sums of the weights; `learned`: the
-    scale is a parameter, of rows of one length.
+    Attributes:
+        weights, visible: the weights, and True for pairs that are not hidden.
+        axis: that of the softmax, "keys" if the weights sum to one by other means; None without one.
+        scale: None where it is unknown or differs between heads.
+        form: the changes in the first head; None if the weights were measured, not recorded.
+        beside: weights also go to a sink.
+        divided: the context is divided by the sums of the weights.
+        learned: the scale is a parameter, and all rows have one length.
     """
 
     weights: Tensor
@@ -53,19 +58,22 @@ class ReadStages:
 
     @property
     def fill(self) -> float | None:
-        """The number that hidden scores are set to, where it is not −∞."""
+        """The number that hidden scores are set to; None if it is −∞ or there is none."""
         return None if self.form is None else self.form.number("fill")
 
 
 def stages_of_group(group: Group, recorded: Recorded | None) -> ReadStages:
-    """Return the stages of a layer of a module, of all its heads."""
+    """Return the recorded stages of all heads of a group; without known samples each block is a batch entry."""
     arranged = group.arranged
     place = (lambda each: each[:, None]) if arranged is None else arranged.heads
     return _read(group.heads, place, recorded)
 
 
 def stages_of_function(e: HeadsEvidence) -> ReadStages | None:
-    """Return the stages of a function, as they were recorded or as the identity as value shows them."""
+    """Return the stages of a function, as they were recorded, else as the identity as value shows them.
+
+    None if neither is.
+    """
     at = e.trials[0].setting
     one = len(e.observed) == 1 or (
         e.subject.axes == 2 and len(e.observed) == at.batch * at.num_heads
@@ -94,7 +102,10 @@ def _read(
     place: Callable[[Tensor], Tensor],
     recorded: Recorded | None,
 ) -> ReadStages:
-    """Return the stages of all attentions as one; `place` brings their blocks to (batch, heads, queries, keys)."""
+    """Return the stages of all attentions as one; `place` brings their blocks to (batch, heads, queries, keys).
+
+    Form, axis and sink are those of the first; the scale is None unless all have the same.
+    """
     forms = [weigh(each) for each in attentions]
     form = forms[0]
     # Numbers that sum to one are shares, whatever they were made by.
@@ -112,7 +123,7 @@ def _read(
 
 
 def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
-    """True if a parameter multiplies the scores of rows that are all of one length: cosine attention."""
+    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention."""
     return all(
         of_one_length(each.query)
         and of_one_length(each.key)
@@ -125,13 +136,13 @@ def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
 
 
 def of_one_length(rows: Tensor) -> bool:
-    """True if all rows of a query, or of a key, are of one length, as after a norm."""
+    """Return True if all rows of a query, or of a key, have one length, as after a norm; False if one is not finite."""
     sizes = rows.norm(dim=-1)
     return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
 
 
 def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
-    """True if the context is divided by the sums of the weights, after the product."""
+    """Return True if the context is divided by the sums of the weights in a later step."""
     shares = (one.context / one.weights.sum(-1, keepdim=True)).flatten().sort().values
     return any(
         step.name.startswith("div")
@@ -143,7 +154,10 @@ def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
 
 
 def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
-    """Yield remarks on mechanisms that are not declared, and are no mistake."""
+    """Yield (key, values) of a remark for each recorded mechanism that is not declared, and is no mistake by itself.
+
+    Raises AssertionError for stages without a form.
+    """
     form = stages.form
     assert form is not None
     kinds = {change.kind for change in form.changes}
@@ -171,7 +185,10 @@ def broken(bad: Trial, code: str, way: str) -> Claim:
 
 
 def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
-    """Yield each stage that differs from the declared one, with both numbers."""
+    """Yield a claim for each stage that differs from the declared one, in order: softmax, scale, mask, then product.
+
+    The mask is not compared if scores are filled with infinity or the softmax is over another axis.
+    """
     contract, wanted = first.setting.contract, right_scale(first.setting)
     sums = ("sums", sums_of(stages.weights))
     if stages.axis != "keys" and not stages.beside:
@@ -206,7 +223,10 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
 
 
 def _axis(stages: ReadStages) -> str | None:
-    """Return the axis over which the weights sum to one, in words; what is hidden in all samples is 0 / 0."""
+    """Return the axis over which the weights sum to one, "queries", "heads" or "batch"; else that of the softmax.
+
+    None if there is neither, or the softmax is over the keys. NaN, as of 0 / 0, is ignored.
+    """
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         total = stages.weights.sum(axis)
         one = bool(((total - 1).abs() <= SUMS)[~total.isnan()].all()) and not bool(
@@ -218,7 +238,7 @@ def _axis(stages: ReadStages) -> str | None:
 
 
 def against_declared(found: Found, used: float, contract: Contract) -> Found:
-    """Return a finding about a factor, compared with the declared scale if there is one."""
+    """Return a finding about a factor, reworded to name the declared scale; unchanged if none is declared."""
     if contract.scale is None:
         return found
     values = {"size": found.values.get("size", f"{used:.4g}"), "wanted": f"{contract.scale:g}"}
@@ -239,7 +259,10 @@ def scale_in_words(case: Trial) -> str:
 
 
 def _mask(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
-    """Yield a claim if the visible pairs differ from the declared mask; nothing if no mask is declared."""
+    """Yield one claim if the visible pairs differ from the declared mask, named by the edit that has them.
+
+    Nothing if no mask is declared. Scores that are set to a finite number are "mask.soft".
+    """
     at = first.setting
     right = right_visible(at).expand(stages.visible.shape)
     declared = e.contract.masked or at.mask is not None
@@ -262,12 +285,12 @@ def setting_of(contract: Contract, tokens: int, heads: int = 1) -> Setting:
 
 
 def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> StageEdit | None:
-    """Return the edit whose mask was seen, RIGHT_MASK for that of the contract, or None for neither.
+    """Return the first edit whose mask equals `seen`, RIGHT_MASK for that of the contract, or None for neither.
 
     Args:
-        seen: the pairs that attend.
+        seen: bool, broadcastable to (batch, heads, queries, keys), True for pairs that attend.
         at: the call.
-        visible: the pairs that are compared.
+        visible: bool, True for pairs that are compared.
     """
     for edit in (RIGHT_MASK, *MASKS):
         if edit.needs(at.contract):

@@ -20,7 +20,10 @@ DEVIATIONS = 6.0
 
 
 def dropout(e: Evidence) -> Claim | Verdict:
-    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict."""
+    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict.
+
+    Unknown if it was not measured, or no rate is declared and the modules have none or several.
+    """
     rate, seen = e.contract.dropout, e.training
     if rate is None and e.subject.module is not None:
         rates = {part.p for part in e.subject.module.modules() if isinstance(part, nn.Dropout)} - {
@@ -59,7 +62,10 @@ def dropout(e: Evidence) -> Claim | Verdict:
 
 
 def _unscaled(e: Evidence, rate: float) -> str | None:
-    """Return the way in which the scale or the rate of dropout is wrong, or None."""
+    """Return how the scale or the rate of dropout is wrong: "again", "unscaled", "otherwise" or "rate"; None if right.
+
+    None as well if the kept weights were not measured.
+    """
     seen = e.training
     if seen.whole:
         return "again"
@@ -75,7 +81,10 @@ def _unscaled(e: Evidence, rate: float) -> str | None:
 
 
 def gradients(e: Evidence) -> Claim | Verdict:
-    """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear."""
+    """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear.
+
+    A claim too if the backward pass fails since an input was overwritten.
+    """
     found = e.gradients
     if found.why or found.raised:
         if "inplace operation" in found.raised:
@@ -100,7 +109,10 @@ def gradients(e: Evidence) -> Claim | Verdict:
 
 
 def dead(e: Evidence) -> Verdict:
-    """Return Found if an input or a projection changes no output, Unknown if not measured, else Clear."""
+    """Return Found if an input (of a function) or a projection changes no output, else Clear.
+
+    Unknown if gradients were not measured. Parts of a projection count; parameters that only a first call uses do not.
+    """
     found, shapes = e.gradients, e.subject.parameters()
     if found.raised or found.why == "finite":
         return Unknown("gradients-before", {}, False)
@@ -122,7 +134,7 @@ def dead(e: Evidence) -> Verdict:
 
 
 def loose(e: Evidence) -> Verdict | None:
-    """Return a verdict on projections by tensors that are not parameters; None without a module."""
+    """Return Found if projections are tensors that are not parameters, else Clear; None for a function."""
     if e.subject.module is None:
         return None
     count = len(list(e.subject.module.parameters()))
@@ -155,7 +167,10 @@ def mask_plain(e: Evidence) -> Verdict | None:
 
 
 def fixed_length(e: TokensEvidence) -> Verdict:
-    """Return Found if fewer tokens are refused because a mask has one length, else Clear."""
+    """Return Found if every smaller number of tokens is refused and a saved mask has the length of the call.
+
+    Else Clear.
+    """
     refused = {tokens: words for tokens, words in e.lengths.items() if words not in ("", "NaN")}
     if e.subject.module is None or not refused or len(refused) < len(e.lengths):
         return Clear()
@@ -189,7 +204,11 @@ def outside(e: Evidence) -> Verdict:
 
 
 def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if the returned weights did not make the output, else Clear; None if none are comparable."""
+    """Return Found if the returned weights did not make the output, else Clear.
+
+    None if no weights are returned, they have another shape or NaN, or the right ones are unknown. Negative values are
+    scores: Found if they have a graph and their softmax is right, else None.
+    """
     second, right = e.returned, _right_weights(e)
     if not isinstance(second, Tensor) or right is None or not second.is_floating_point():
         return None

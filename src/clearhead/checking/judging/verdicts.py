@@ -15,10 +15,10 @@ class Found:
     """A mistake.
 
     Attributes:
-        way: of its sentence.
-        values: of its sentence.
-        measured: a key of the catalogue, and its values.
-        also: other names for what was measured, with the way of each.
+        way: the variant of its sentence in the catalogue.
+        values: the values of its sentence.
+        measured: a key of the catalogue, and its values; None without a measurement.
+        also: other names for the same measurement: (code, way, values).
         reason: why it was found.
     """
 
@@ -59,7 +59,7 @@ class Claim:
 
 
 def broken_law(broken: Broken) -> Found:
-    """Return the finding of a case that fails."""
+    """Return the finding of a broken case: its gap as a number, or its text if the gap is not finite."""
     if isfinite(broken.gap):
         return Found(broken.way, {}, ("law", {"gap": f"{broken.gap:.3g}", "at": broken.at}))
     return Found(broken.way, {}, ("text", {"text": broken.at}))

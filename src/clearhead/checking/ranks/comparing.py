@@ -36,7 +36,10 @@ Ranks = CallersRanks | StartedRanks
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A call on all ranks, to be compared with the same call of the definition."""
+    """A call on all ranks, to be compared with the same call of the definition.
+
+    `outcomes` has one entry for each rank: its result, or the failure.
+    """
 
     name: str
     call: RankCall
@@ -45,7 +48,7 @@ class Compared:
 
     @property
     def failures(self) -> dict[int, Failure]:
-        """The ranks without a result."""
+        """The failures, by the rank."""
         return {n: each for n, each in enumerate(self.outcomes) if isinstance(each, Failure)}
 
     @property
@@ -55,7 +58,10 @@ class Compared:
 
     @property
     def misshapen(self) -> str:
-        """The ranks whose output is not the context of their own queries; "" for none."""
+        """A sentence on the ranks whose output is not the context of their own queries; "" if there are none.
+
+        Every rank must have a result.
+        """
         s, texts = self.sizes, []
         for rank, (each, here) in enumerate(zip(self.results, self.call.positions, strict=True)):
             if each.output.shape != (s.batch, s.num_heads, len(here), s.value_head_dim):
@@ -65,7 +71,11 @@ class Compared:
         return "; ".join(texts)
 
     def differences(self, contract: Contract) -> Iterator[tuple[str, str, str]]:
-        """Yield code, name and place of each output and gradient that differs from the definition."""
+        """Yield (code, name, places) for the output and each gradient that differs from the definition.
+
+        Code is "differs" or "grad.wrong", name "output", "query", "key" or "value". Without `grad` the tolerance is
+        larger, and no gradient is compared.
+        """
         leaves = [each.clone().requires_grad_() for each in self.call.inputs[:3]]
         setting = self.sizes.setting(contract, *self.call.inputs[3:])
         output = RIGHT.styled("zero").heads(leaves[0], leaves[1], leaves[2], setting)
@@ -83,7 +93,10 @@ class Compared:
                 yield "grad.wrong", name, text
 
     def _places(self, parts: Sequence[Tensor | None], expected: Tensor, share: float) -> str:
-        """Return the tokens of each rank that differ by more than a share of the largest number."""
+        """Return in words the tokens of each rank that differ by more than a share of the largest number.
+
+        "" if none do. A part that is None counts as 0, and NaN as a difference.
+        """
         texts = []
         for rank, (part, here) in enumerate(zip(parts, self.call.positions, strict=True)):
             wanted = expected[:, :, here]
@@ -96,14 +109,17 @@ class Compared:
 
 
 def _runs(numbers: Tensor) -> str:
-    """Return numbers as runs: "0 to 3, 7"."""
+    """Return numbers in order as text, consecutive ones as runs: "0 to 3, 7"."""
     groups = groupby(enumerate(sorted(numbers.tolist())), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in run] for _, run in groups]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
 def positions_of(tokens: int, contract: Contract) -> tuple[Tensor, ...]:
-    """Return the tokens of each rank; "balanced" counts the pairs that causal and the window leave."""
+    """Return the tokens of each rank, a tensor of indices each, by the layout of the contract.
+
+    "balanced" counts the pairs that causal and the window leave.
+    """
     left, right = contract.window or (None, None)
     ahead = min([0] * bool(contract.causal) + ([] if right is None else [right]), default=None)
     name = contract.layout or "contiguous"
@@ -115,7 +131,10 @@ def positions_of(tokens: int, contract: Contract) -> tuple[Tensor, ...]:
 def made(
     subject: Subject, ranks: Ranks, sizes: CallSizes, seed: int, factor: float = 1.0
 ) -> Compared:
-    """Make a call on all ranks; a factor of the queries makes large scores, without a gradient."""
+    """Make a call with random inputs on all ranks, and return it with its outcomes.
+
+    A factor of the queries other than 1 makes large scores, and leaves out the gradient.
+    """
     contract, tokens = subject.contract, sizes.query_len
     query, *others = drawn(sizes, subject.takes == "qkv,mask", seed)
     generator = torch.Generator().manual_seed(seed + 100)
@@ -129,10 +148,13 @@ def made(
 
 
 def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
-    """Return the report about a subject on ranks.
+    """Return the report about a subject on ranks, called in float64, or in float32 if it raises on all of them.
+
+    A rank without a result in the first call is a finding; failures of later calls, of other sizes, are notes.
 
     Raises:
-        ModelError: codes `check.ranks`, if it raises on all ranks, and `check.output`.
+        ModelError: code `check.ranks`, if it raises on all ranks in both, and `check.output`, for outputs of other
+            shapes.
     """
     contract, world = subject.contract, subject.contract.world or 1
     num_heads, num_kv_heads = contract.heads()
@@ -140,6 +162,7 @@ def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
     even = 2 * world * max(5, -(-(reach + 3) // (2 * world)))
 
     def sizes(tokens: int, batch: int, heads: int, dim: int) -> CallSizes:
+        """Return the sizes of a call; declared heads and head_dim replace `heads` (per rank) and `dim`."""
         h = num_heads or heads * world * (num_kv_heads or 1)
         dim = contract.sizes.get("head_dim") or dim + (dim % 2 if contract.rope is not None else 0)
         return CallSizes("", batch, h, num_kv_heads or h, tokens, tokens, dim, dim)
@@ -188,9 +211,9 @@ def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
 
 
 def _findings(calls: Sequence[Compared], contract: Contract) -> tuple[list[Finding], Contract]:
-    """Return what differs from the definition, and the contract under which least does.
+    """Return what differs from the definition, and the contract that leaves the fewest differences.
 
-    Gradients are compared only where the outputs are right.
+    Without declared causality both are compared. Gradients are reported only if no output differs.
     """
     texts = [f"{each.name}: {each.misshapen}" for each in calls if each.misshapen]
     if texts:

@@ -59,7 +59,7 @@ class CallersRanks:
     own = False
 
     def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
-        """Return the outcome of a call on every rank."""
+        """Return the outcome of a call on every rank, gathered on all of them; every rank must call this."""
         mesh = mesh_of_all("cuda" if "nccl" in str(dist.get_backend()) else "cpu")
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, run_on_rank(subject, call, dist.get_rank(), mesh))
@@ -82,7 +82,10 @@ class StartedRanks:
         self._folder = Path()
 
     def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
-        """Return the outcome of a call on every rank."""
+        """Return the outcome of a call on every rank; start the processes first if there are none.
+
+        If one fails, all processes are ended. Raises ModelError, code `check.ranks`, if they cannot be started twice.
+        """
         if not self._processes:
             # What the first backward pass of a process imports, once for all of them.
             importlib.import_module("torch.fx.experimental.symbolic_shapes")
@@ -101,7 +104,10 @@ class StartedRanks:
         return found
 
     def _start(self) -> str:
-        """Start the processes; return why one is not in the group, "" if all are."""
+        """Start the processes; return why one is not in the group, after ending all, and "" if all are in it.
+
+        Raises ModelError, code `check.ranks`, if the subject cannot be pickled where processes are not forked.
+        """
         # What is checked may be a closure, which only a fork can copy.
         forks = "fork" in multiprocessing.get_all_start_methods() and not autograd_has_threads()
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
@@ -137,7 +143,10 @@ class StartedRanks:
         return ""
 
     def _collected(self) -> list[Outcome]:
-        """Return the outcome of each rank, in order; a Failure for a rank that ended or did not answer in time."""
+        """Return the outcome of each rank, in order; a Failure for a rank that ended or did not answer in time.
+
+        After the first failure the other ranks have `GRACE` seconds.
+        """
         found: dict[int, Outcome] = {}
         deadline = time.monotonic() + WATCHDOG
         waited = dict(enumerate(self._pipes))
@@ -154,7 +163,7 @@ class StartedRanks:
         return [found[rank] if rank in found else self._waiting(rank) for rank in range(self.world)]
 
     def _ended(self, rank: int) -> Failure:
-        """Return how the process of a rank ended, with the error of PyTorch that ended it."""
+        """Return a Failure with the exit status of a rank's process, and the last error that PyTorch printed."""
         self._processes[rank].join(GRACE)
         lines = [each for each in self._written("output", rank).splitlines() if "what()" in each]
         last = f": {lines[-1].rpartition('] ')[2].strip()}" if lines else ""
@@ -163,7 +172,7 @@ class StartedRanks:
         )
 
     def _waiting(self, rank: int) -> Failure:
-        """Return the call that a rank hangs in or is still running."""
+        """Return a Failure with the call that a rank hangs in or is still running; its process is asked by a signal."""
         if hasattr(signal, "SIGUSR1"):
             with suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)
@@ -176,7 +185,7 @@ class StartedRanks:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def close(self) -> None:
-        """End the processes."""
+        """Kill the processes, and remove their folder; a no-op if none runs."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -187,7 +196,10 @@ class StartedRanks:
 
 
 def autograd_has_threads() -> bool:
-    """True if autograd has started its threads, one for each accelerator: a fork cannot run a backward pass then."""
+    """Return True if autograd has started its threads, with which a fork cannot run a backward pass.
+
+    Without /proc: True if there is an accelerator.
+    """
     tasks = Path("/proc/self/task")
     if not tasks.is_dir():
         return torch.accelerator.is_available()
@@ -196,7 +208,7 @@ def autograd_has_threads() -> bool:
 
 
 def _packed(what: Any) -> bytes:
-    """Pickle by value for a pipe: the pickler of processes would share the memory of tensors."""
+    """Return an object serialized by value for a pipe; the pickler of processes would share the memory of tensors."""
     buffer = io.BytesIO()
     torch.save(what, buffer)
     return buffer.getvalue()
@@ -209,10 +221,10 @@ def _unpacked(data: bytes) -> Any:
 
 
 def left_in(frames: str) -> Failure:
-    """Return what a rank without a result was doing: it waited in a collective call, or was still running.
+    """Return a Failure with what a rank without a result was doing: "hangs" in a collective call, else "runs".
 
     Args:
-        frames: a traceback of faulthandler, which shows the operation and the line of the checked code.
+        frames: a traceback of faulthandler, innermost frame first; "" counts as hanging.
     """
     inner, text, at, waits = "", "", None, not frames.strip()
     for file, number, name in FRAME.findall(frames):
@@ -235,7 +247,7 @@ def left_in(frames: str) -> Failure:
 
 
 def _is_pythons(file: Path) -> bool:
-    """True for a file of Python itself; packages may be installed next to them."""
+    """Return True for a file of Python's standard library, and for typing_extensions; installed packages are none."""
     if not file.is_relative_to(PYTHON):
         return str(file) == typing_extensions.__file__
     return not {"site-packages", "dist-packages"} & {*file.relative_to(PYTHON).parts}
@@ -249,7 +261,11 @@ def _serve(
     pipe: Connection,
     others: list[Connection],
 ) -> None:
-    """Make every call that comes, as one rank."""
+    """Run as one rank: join the group, then make every call that comes through the pipe; never return.
+
+    First "" is sent, or why the group cannot be joined, in which case it ends. stdout and stderr go to a file in
+    `folder`, and a traceback at SIGUSR1 to another.
+    """
     for each in others:  # a fork has the ends of all
         each.close()
     output = os.open(folder / f"output-{rank}", os.O_WRONLY | os.O_CREAT)

@@ -59,9 +59,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class RankResult:
-    """The result of a call on one rank: the output of its queries, and the gradients of query, key and value.
+    """The result of a call on one rank, on the CPU in float64.
 
-    The output is (batch, heads, tokens, dim) if it has these axes.
+    Attributes:
+        output: of its own queries, (batch, heads, tokens, dim) if it has these axes.
+        grads: of query, key and value; None for one without a gradient.
     """
 
     output: Tensor
@@ -72,7 +74,11 @@ Outcome = RankResult | Failure
 
 
 def run_on_rank(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -> Outcome:
-    """Return the result of a call on this rank; an error is an outcome as well."""
+    """Return the result of a call on this rank, or a Failure if the subject raises.
+
+    Each rank gets its tokens of query, key and value, and the whole mask. PyTorch's generator is seeded. `grads` are
+    None without `call.grad`, and if the shapes do not fit.
+    """
     here, device = call.positions[rank], torch.device(mesh.device_type)
     leaves = [
         each.index_select(2, here).to(device, subject.dtype).requires_grad_(call.grad is not None)
@@ -105,7 +111,10 @@ def run_on_rank(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -
 
 
 def bound(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -> Callable[..., Any]:
-    """Return the subject with its other arguments bound, by name or by annotation."""
+    """Return the subject with its other arguments bound by keyword, by their names or annotations.
+
+    Raises TypeError for a parameter without a default for which no value is known.
+    """
     parameters, group = of_call(subject.run), mesh.get_group()
     given: dict[str, Any] = {}
     for names, value in (
@@ -137,5 +146,5 @@ def bound(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -> Call
 
 
 def mesh_of_all(device_type: str) -> DeviceMesh:
-    """Return the mesh of all ranks, of one dimension."""
+    """Return a mesh of all ranks with one dimension, "cp"; a process group must be initialized."""
     return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=("cp",))

@@ -46,9 +46,9 @@ class Definition:
 
 @dataclass(frozen=True)
 class Source:
-    """A module: what imports it (a file or a dotted name), its file, and what is worth trying.
+    """A module: the file or dotted name that imports it, its file, and the definitions to try.
 
-    `error` says why it cannot be read; then nothing is.
+    `error` says why it cannot be read, at `line`; `definitions` is then empty.
     """
 
     module: str
@@ -59,15 +59,18 @@ class Source:
 
 
 def is_scanned(place: str) -> bool:
-    """True of a folder, a file and a module; not of what stands in one."""
+    """Return True if a place is a folder, a .py file or a module that can be found; False for an object in one."""
     return Path(place).is_dir() or place.endswith(".py") or _module_files(place) is not None
 
 
 def sources(place: str, progress: Report = lambda doing, done: None) -> list[Source]:
-    """The modules of a package, a folder or a file, with what is worth trying in each.
+    """Return the modules of a package, a folder or a file, with the definitions to try; modules with none are left out.
+
+    `progress` is called after each module with "reading" and the share that is done. A file that cannot be read is a
+    source with an error.
 
     Raises:
-        ModelError: code `check.scan`, for a place that is not there.
+        ModelError: code `check.scan`, for a place that does not exist.
     """
     found = _files(place)
     if found is None:
@@ -84,7 +87,10 @@ def sources(place: str, progress: Report = lambda doing, done: None) -> list[Sou
 
 
 def _files(place: str) -> list[tuple[str, Path]] | None:
-    """The modules of a place, each by what imports it, and its file."""
+    """Return (module, file) of each module of a place; the module is a path for a folder or file, else a dotted name.
+
+    None if the place does not exist.
+    """
     path = Path(place)
     if path.is_dir():
         return [(str(each), each) for each in _within(path)]
@@ -102,7 +108,10 @@ def _files(place: str) -> list[tuple[str, Path]] | None:
 
 
 def _within(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """The files of a folder that hold code; no pipe, which would block, and no link to a folder above."""
+    """Yield the .py files below a folder in order, without tests, setup files, environments, pipes and links upwards.
+
+    `above` are the folders that lead here.
+    """
     above |= {folder.resolve()}
     for each in sorted(folder.iterdir()):
         if each.is_dir():
@@ -113,7 +122,10 @@ def _within(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path
 
 
 def _module_files(place: str) -> list[Path] | None:
-    """The files of a module by its dotted name, which nothing imports to find them."""
+    """Return the files of a module by its dotted name, without importing it; None if it is not found or not Python.
+
+    A package is its __init__.py, a namespace package one for each of its folders, which may not exist.
+    """
     if not all(part.isidentifier() for part in place.split(".")):
         return None
     importlib.invalidate_caches()
@@ -144,7 +156,10 @@ def _read(module: str, file: Path) -> Source:
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[Definition]:
-    """Yield the classes and functions that multiply tensors and normalise, or are called an attention."""
+    """Yield the classes and functions that multiply tensors and normalise, or are called an attention.
+
+    Those in if and try statements too. A function that is called an attention must multiply.
+    """
     for node in body:
         if isinstance(node, ast.If | ast.Try):
             yield from _definitions([*node.body, *node.orelse])

@@ -24,7 +24,7 @@ SCALES = re.compile(r"scal|temperature|norm_factor")
 
 
 def is_callable(found: Any) -> bool:
-    """True of a class whose instances can be called or decode, and of a function."""
+    """Return True for a function, and for a class whose instances can be called or decode."""
     if not inspect.isclass(found):
         return callable(found)
     if issubclass(found, nn.Module):
@@ -33,7 +33,10 @@ def is_callable(found: Any) -> bool:
 
 
 def ways(found: Any) -> tuple[str, ...]:
-    """The values of `takes` that its parameters suggest, the likeliest first."""
+    """Return the values of `takes` that the parameters of a class or function suggest, the likeliest first.
+
+    () for none.
+    """
     if _decodes(found):
         return ("decode",)
     names = of_call(found)
@@ -61,7 +64,10 @@ def ways(found: Any) -> tuple[str, ...]:
 
 
 def unasked(found: Any, takes: str) -> tuple[str, ...]:
-    """What a call takes and is not handed: masks, and positions, by their names."""
+    """Return for the masks and the positions that a call accepts and is not given: "no mask (names)".
+
+    () if there are none.
+    """
     names = of_call(found)
     masks = () if takes.endswith("mask") else masks_of(names)
     positions = [name for name in names if POSITIONS.search(name) and name not in masks]
@@ -81,9 +87,10 @@ class Reordered(nn.Module):
     """A layer or function that is called with its axes or its inputs in another order.
 
     Args:
-        inner: what is called.
+        inner: the layer or function.
         takes: how it is called.
-        order: "tokens-first", "heads-last" or "context-first".
+        order: "tokens-first" (axes 0 and 1 swapped), "heads-last" (axes 1 and 2 swapped) or "context-first" (inputs
+            reversed).
     """
 
     def __init__(self, inner: Any, takes: str, order: str) -> None:

@@ -48,16 +48,15 @@ NOT_MADE = "not made"
 
 @dataclass(frozen=True)
 class ScanRow:
-    """One line of a scan: what was tried, and what it came to.
+    """One line of a scan: what was tried, and the outcome.
 
     Attributes:
         name: of the class or function, or of a module that could not be imported.
-        outcome: "right", "wrong", "not judged", or "not made" for what could not be imported, made
-            or called.
-        why: the mistake, or the reason.
+        outcome: "right", "wrong", "not judged", or "not made" for what could not be imported, made or called.
+        why: the mistake, or the reason; "" if there is none.
         file, line: of it, or of the error.
-        takes: how it was called; "" where it was not.
-        report: as JSON knows it; None if there is none.
+        takes: how it was called; "" if it was not.
+        report: the report as a dict of JSON's types; None if there is none.
     """
 
     name: str
@@ -70,7 +69,7 @@ class ScanRow:
 
 
 class Tried(NamedTuple):
-    """A report, how that was called which it is about, what was not asked, and what should be declared."""
+    """A report, its `takes`, the inputs that were not passed, and the mechanisms that should be declared."""
 
     report: Report
     takes: str
@@ -81,11 +80,13 @@ class Tried(NamedTuple):
 def tried_in(
     source: Source, names: Sequence[str], contract: Contract, takes: str | None, seed: int
 ) -> Iterator[tuple[str, ScanRow | None]]:
-    """Try definitions of a module, one after the other.
+    """Import a module, and try its definitions one after the other.
+
+    Only those in `names` that can be called are tried. What is not called an attention has no row if nothing attends in
+    it, or its output has another shape.
 
     Yields:
-        The name of each before it is tried, with None, and with its row after it; "" for the import
-        of the module. What is not likely to be an attention has no row where it cannot be called.
+        The name of each before it is tried, with None, and with its row after it; "" for the import of the module.
     """
     yield "", None
     try:
@@ -110,7 +111,10 @@ def tried_in(
 
 
 def not_made(source: Source, name: str, error: Exception) -> ScanRow:
-    """Return the row of what raised before there was a report: code that cannot run is wrong."""
+    """Return the row of a definition, or a module for name "", whose import, construction or call raised.
+
+    It is "wrong" if the code fails on any input, else "not made".
+    """
     cause = error.__cause__ or error
     if isinstance(error.__cause__, Exception) and always(cause):
         report = cannot_run(name, cause)
@@ -141,16 +145,19 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
 
 
 def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried | None:
-    """The report on a class or function; None for one in which nothing attends.
+    """Return the report on a class or function; None for one in which nothing attends.
+
+    Its calling conventions are tried in order until one attends. Global state is restored.
 
     Args:
-        found: what stands in a module.
-        contract: what is declared.
+        found: a class or function.
+        contract: the declarations.
         takes: how it is called; None to go by its parameters.
         seed: of the inputs, and of a class's own weights.
 
     Raises:
-        ClearheadError: the error of the first call, if none works.
+        ClearheadError: the error of the first call, if none works; ModelError, code `check.call`, if its parameters fit
+            no convention.
     """
     failed: ClearheadError | None = None
     without: Tried | None = None
@@ -188,9 +195,9 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
 
 
 def _awake(subject: Subject, seed: int) -> Subject:
-    """Return the subject with random numbers instead of weights that begin as zeros.
+    """Draw weights that are all 0 in place, biases apart, and return a fresh copy; the same subject if there are none.
 
-    Training moves them, and what comes after them shows only then.
+    Training moves such weights, and what comes after them shows only then.
     """
     if not isinstance(subject.original, nn.Module):
         return subject
@@ -218,7 +225,10 @@ class _Seen(NamedTuple):
 
 
 def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
-    """The report, and what was seen."""
+    """Return the report of one call, and what was seen; raise ModelError if the call fails.
+
+    The report is empty if nothing attends, unless it is called an attention.
+    """
     evidence = KINDS[way](subject, subject.contract, seed)
     with left_alone(subject):
         if evidence.settled.error is not None:
@@ -231,7 +241,7 @@ def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
 
 
 def _undeclared(evidence: Evidence) -> Iterator[str]:
-    """Return the mechanisms of a call that were not declared, and how to declare them."""
+    """Yield for each undeclared mechanism of a module what it does, and how to declare it; nothing for a function."""
     if not isinstance(evidence, TokensEvidence):
         return
     contract = evidence.contract
@@ -255,7 +265,7 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
 
 
 def _held(evidence: Evidence) -> dict[str, str]:
-    """Why an attention that nobody declared is another one than the definition, by topic."""
+    """Return why an undeclared attention differs from the definition on purpose: by topic, the key of a reason."""
     found = {}
     observed = [each for each in evidence.observed if _normalised(each)]
     if observed and all(of_one_length(each.query) and of_one_length(each.key) for each in observed):
@@ -271,7 +281,10 @@ def _held(evidence: Evidence) -> dict[str, str]:
 def _reordered(
     subject: Subject, takes: str, report: Report, seen: _Seen, seed: int
 ) -> tuple[Report, _Seen]:
-    """Return the report of a call in another order, if that order alone explains the mistake."""
+    """Return report and facts of a call in another order, if that order alone explains the mistake.
+
+    Else those given.
+    """
     order = order_meant(takes, report.findings[0].code if report.findings else "")
     if order is None:
         return report, seen
@@ -290,7 +303,7 @@ def _reordered(
 
 
 def _reasons(found: Any, takes: str, seen: _Seen) -> dict[str, str]:
-    """Return why findings of a topic are not judged: something else was meant, or may have been."""
+    """Return by topic why its findings are not judged: something else was meant, or may have been; {} for none."""
     reasons, names = dict(seen.held), of_call(found)
     if any(map(SCALES.search, names)):
         reasons["scale"] = "scale-handed"
@@ -300,9 +313,10 @@ def _reasons(found: Any, takes: str, seen: _Seen) -> dict[str, str]:
 
 
 def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
-    """The report without mistakes of what nobody promised: a scale, or a mechanism that has no name here.
+    """Return the report without mistakes of what nobody promised; these become unverified.
 
-    What breaks a law, and what is a known mistake, stays; where no weights are, there is no law of scores.
+    They are those of topics in `reasons`, and mechanisms without a name. A broken law and a known mistake stay, except
+    the law of scores if there are no weights. What follows from a removed finding is removed too.
     """
     gone: dict[str, str] = {}
     for each in report.findings:
@@ -326,14 +340,14 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
 
 
 def _unheld(topic: str, reason: str, sentence: str = "") -> str:
-    """The words of what is not held against the definition."""
+    """Return in words why a topic is not held against the definition."""
     named = {"scale": "scale", "parameter": "parameters"}.get(topic, "product")
     text = "; ".join(filter(None, words.unknown(reason, {"sentence": sentence})))
     return f"{words.filled('topic', named, {})}: {text}"
 
 
 def _normalised(observed: ObservedAttention) -> bool:
-    """True if a softmax made the weights, or they sum to one."""
+    """Return True if a softmax made the weights, or they are at least 0 and sum to one over queries or keys."""
     if any(stage.axis is not None for stage in observed.stages):
         return True
     weights = observed.weights.nan_to_num()
@@ -345,10 +359,11 @@ def _normalised(observed: ObservedAttention) -> bool:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Refuse a model that grows large while it is made, by its defaults."""
+    """Raise MemoryError in this block once the modules made in it have more than `SCANNED_PARAMETERS` parameters."""
     count = 0
 
     def counted(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        """Count the numbers of a registered parameter; raise MemoryError above the limit."""
         nonlocal count
         count += 0 if isinstance(parameter, nn.UninitializedParameter) else parameter.numel()
         if count > SCANNED_PARAMETERS:

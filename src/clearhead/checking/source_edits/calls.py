@@ -24,7 +24,7 @@ Inputs = tuple[Any, ...]
 
 
 class ExercisedCall(NamedTuple):
-    """One call: what went in, what came, what is right, and which of the inputs was written to."""
+    """One call: its inputs, the result, the right result, and the index of the input that it wrote to (None: none)."""
 
     inputs: Inputs
     found: Tensor
@@ -33,7 +33,10 @@ class ExercisedCall(NamedTuple):
 
 
 def compared(calls: Iterator[ExercisedCall]) -> Iterator[Mistake | None]:
-    """Yield None for each call whose result is right, and a mistake for each other one."""
+    """Yield None for each call whose result is right, and a mistake for each other one.
+
+    A call that wrote to an input yields one more mistake, first.
+    """
     for each in calls:
         if each.written is not None:
             yield Mistake("input.modified", name=str(each.written))
@@ -55,9 +58,10 @@ def compared(calls: Iterator[ExercisedCall]) -> Iterator[Mistake | None]:
 
 
 def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedCall:
-    """Call with copies of the inputs, and note which of them was written to.
+    """Call with copies of the inputs, and return the call with the index of the first input that was written to.
 
-    Where a number or a list is expected, one is accepted, and a tensor as well.
+    If a number or a list is expected, the result may be one, or a tensor. Raises TypeError for a result that is no
+    tensor, and what the code raises.
     """
     given = copied(inputs)
     found = run(*given)
@@ -80,7 +84,7 @@ def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedC
 
 
 def copied(inputs: Inputs) -> Inputs:
-    """Return the inputs with a copy of each tensor."""
+    """Return the inputs with a detached copy of each tensor."""
     return tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
 
 
@@ -92,7 +96,10 @@ def _is_numbers(found: Any) -> bool:
 def of_module(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
 ) -> Iterator[ExercisedCall]:
-    """Yield calls of a module on several lengths and batches, with the results of the definition."""
+    """Yield calls of a module on several lengths and batches, with the results of the definition.
+
+    The parameters are drawn again, in place. `way` is the index in `layers_of`; the first row of x is 0.
+    """
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     right, width = definition(layers, promised), layers["q"].matrix.shape[0]
     for number, words in enumerate(LENGTHS):
@@ -113,7 +120,10 @@ def of_module(
 
 
 def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[ExercisedCall]:
-    """Steps of one word and of several, next to those of another module, with whole texts in between."""
+    """Yield the calls of a decoder: steps of one word and of several, and whole texts, also between steps.
+
+    A copy is called with other words in between, which must change nothing.
+    """
     words = x.shape[1]
     for chunks in ([1] * words, [2, 1, words - 3] if words > 3 else [words]):
         module.reset()
@@ -135,10 +145,15 @@ def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[ExercisedCall]:
 
 
 def redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
-    """Draw every parameter again, so that no initial value hides a mistake; return what draws inputs."""
+    """Draw every parameter again in place, so that no initial value hides a mistake.
+
+    Return a function that draws inputs. The numbers depend on the lesson alone. The function takes sizes, and returns
+    float64.
+    """
     generator = torch.Generator().manual_seed(row.number)
 
     def drawn(*shape: int) -> Tensor:
+        """Return random numbers of these sizes in float64."""
         return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
 
     for each in module.parameters():
@@ -147,7 +162,7 @@ def redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
 
 
 def _padded(module: nn.Module, x: Tensor, mask: Tensor, right: Tensor) -> ExercisedCall:
-    """A call with padding, whose own rows may be any finite numbers."""
+    """Return a call with padding, compared at the real words only if its shape is right and all numbers are finite."""
     made = called(module, (x, mask), right)
     if made.found.shape != right.shape or not made.found.isfinite().all():
         return made

@@ -16,14 +16,14 @@ SIDES = {"q": "query", "k": "key", "v": "value", "o": "output"}
 
 
 class Mistake(NamedTuple):
-    """The first thing that is not as the lesson asks.
+    """The first difference from what the lesson asks.
 
     Attributes:
-        code: of the mistake, or "" where numbers differ and their cause may have a name.
-        measured: what came, and what is right.
-        name: of the parameter, attribute or input that it is about.
-        error: what the code raised.
-        right: what was right before: calls, and the share of the numbers of the next one.
+        code: of the mistake, or "" if numbers differ and their cause may have a name.
+        measured: the result, and the right one, in words.
+        name: of the parameter, attribute or input that it is about; "" without one.
+        error: the exception that the code raised; None without one.
+        right: the number of right results before it, and the share of right numbers in its own.
     """
 
     code: str
@@ -40,12 +40,16 @@ class NamedMatrix(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the rows of x, projected."""
+        """Return the rows of x, projected, with the bias if there is one."""
         made = x @ self.matrix
         return made if self.bias is None else made + self.bias
 
     def cut(self, parts: int, heads: int) -> list["NamedMatrix"]:
-        """The projections side by side in it: one after the other, and then head by head."""
+        """Return the projections in this one, split into `parts` along the columns.
+
+        With several heads, they are followed by those of a split head by head. Raises UnknownOutcomeError if the
+        columns do not divide.
+        """
         if self.matrix.shape[1] % (parts * heads):
             raise UnknownOutcomeError
         shapes = [(parts, -1)] if heads == 1 else [(parts, -1), (heads, parts, -1)]
@@ -64,16 +68,16 @@ Layers = Mapping[str, NamedMatrix]
 
 
 class UnknownOutcomeError(LookupError):
-    """What would be right is not known, as of parameters without the names of the lesson."""
+    """Raised if the right result is unknown, as for parameters without the names of the lesson."""
 
 
 def layers_of(module: nn.Module, row: LessonRow) -> list[Layers]:
-    """The projections by their roles, q, k, v and o: in each way in which the names can be meant.
+    """Return the projections by their roles, q, k, v and o (if any), once for each meaning that the names allow.
 
-    A projection that gives several sides is cut; where names say nothing, every order is a way.
+    A projection that computes several sides is cut; if names say nothing, every order is one.
 
     Raises:
-        UnknownOutcomeError: if no way is known.
+        UnknownOutcomeError: if no meaning is known.
     """
     found: dict[str, dict[str, list[Tensor]]] = {}
     unknown: list[Tensor] = []
@@ -107,7 +111,10 @@ def layers_of(module: nn.Module, row: LessonRow) -> list[Layers]:
 
 
 def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
-    """The matrix of one side, heads next to each other where each has its own."""
+    """Return the matrix of one side, as views; heads that have their own are concatenated.
+
+    Raises UnknownOutcomeError without weights of two axes.
+    """
     weights = (
         [each.mT for each in parts["weight"]] if "weight" in parts else parts.get("matrix", [])
     )
@@ -125,7 +132,10 @@ def attended(
     promised: Mapping[str, Any],
     seen: Tensor | None = None,
 ) -> Tensor:
-    """The context of the definition; of the last queries where there are fewer than keys."""
+    """Return the context of the definition, (…, queries, width); with fewer queries than keys they are the last ones.
+
+    `promised` may have scale, causal and rope; `seen` is bool, True for visible pairs, or None.
+    """
     rope = promised.get("rope")
     if rope is not None:
         query, key = (rotated(each, 0, 10000.0, rope["layout"]) for each in (query, key))
@@ -141,10 +151,17 @@ def attended(
 
 
 def definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Tensor]:
-    """The output of the definition with the module's own matrices."""
+    """Return a function (x, of, seen=None) that computes the output of the definition with the module's own matrices.
+
+    x gives the queries, `of` keys and values; the output projection is applied if there is one.
+    """
     heads = promised.get("num_heads") or 1
 
     def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Return the output for queries from x, and keys and values from `of`.
+
+        `seen` is bool, True for visible pairs.
+        """
         query, key, value = (
             layers[side](each).unflatten(-1, (heads, -1)).transpose(-3, -2)
             for side, each in (("q", x), ("k", of), ("v", of))

@@ -14,7 +14,7 @@ PIECES, LINES = 2, 2
 
 
 class Statement(NamedTuple):
-    """A statement, or the head of a compound one: how deep it is, its text, and its line."""
+    """A statement, or the head of a compound one: its depth, its text, and its line; equal if depth and text are."""
 
     depth: int
     text: str
@@ -38,13 +38,14 @@ class Hunk(NamedTuple):
 def difference(
     program: Program, solution: ast.Module, is_right: Callable[[Program], bool]
 ) -> tuple[SourceEdit | None, list[int]]:
-    """Return the smallest difference that makes a program right, if it is short enough to be told, and its lines.
+    """Return the smallest difference that makes a program right, as one edit, and its lines.
 
-    A program that differs in more places is another program: no line of it is the mistake.
+    (None, lines) if a piece is longer than two lines; (None, []) if there are more than two pieces, or the difference
+    does not make it right: it is then another program, and no line of it is the mistake.
 
     Args:
         program: of the learner.
-        solution: the lesson's own, under the learner's names.
+        solution: the lesson's own, under the learner's names; its return annotations are removed in place.
         is_right: grades a program.
     """
     assert program.tree is not None
@@ -89,7 +90,10 @@ def _line(piece: Hunk, mine: Sequence[Statement]) -> int:
 
 
 def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
-    """Yield the statements of a block and of the blocks in it, in order; docstrings are left out."""
+    """Yield the statements of a block and of the blocks in it, in order; docstrings are left out.
+
+    Return annotations are removed from the tree in place.
+    """
     for each in body:
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
             continue
@@ -109,7 +113,7 @@ def _flat(body: Sequence[Any], depth: int) -> Iterator[Statement]:
 
 
 def _with(program: Program, mine: Sequence[Statement], pieces: Sequence[Hunk]) -> Program:
-    """Return the program in which each piece is replaced by its statements of the solution."""
+    """Return a new program in which each piece is replaced by its statements of the solution."""
     made = list(mine)
     for each in sorted(pieces, reverse=True):
         made[each.start : each.end] = each.new

@@ -1,8 +1,4 @@
-"""Generic edits of a program: each is one change of its text, and none knows what is wrong.
-
-Statements and expressions of the lesson's solution come first. Then a walk over the tree asks each family of edits what
-a node may become: another name, number or operator, fewer or more arguments, another place.
-"""
+"""Generic edits of a program: each is one change of its text, and none knows what is wrong."""
 
 import ast
 import itertools
@@ -57,7 +53,7 @@ class SourceEdit(NamedTuple):
 
 
 class TextChange(NamedTuple):
-    """A piece of the text, from start to end, and what it becomes."""
+    """The text from index start to end, and the text that replaces it."""
 
     start: int
     end: int
@@ -69,13 +65,7 @@ Family = Callable[[Any, Any], Iterator[str | list[TextChange]]]
 
 
 class Edits:
-    """The edits of one program.
-
-    Args:
-        program: of the learner.
-        solution: the lesson's own, under the learner's names.
-        lines: that are likely wrong; their edits come first.
-    """
+    """The edits of a program, each new text once; those from the solution come first, then those of likely lines."""
 
     def __init__(self, program: Program, solution: ast.Module, lines: Sequence[int] = ()) -> None:
         assert program.tree is not None
@@ -98,15 +88,15 @@ class Edits:
             self.same.setdefault((type(node), self.text(node)), []).append(node)
 
     def at(self, line: int, column: int) -> int:
-        """The place in the text of a column in bytes."""
+        """Return the index in the text of a line, from 1, and a column in bytes."""
         return self.starts[line - 1] + len(self.program.line(line).encode()[:column].decode())
 
     def span(self, node: Any) -> tuple[int, int]:
-        """Return where the text of a node starts and ends."""
+        """Return the indices in the text where a node starts and ends."""
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def whole(self, node: Any) -> tuple[int, int]:
-        """The lines of a statement."""
+        """Return the indices where the lines of a statement start and end."""
         end = self.starts[node.end_lineno]
         return self.starts[node.lineno - 1], min(end, len(self.program.text))
 
@@ -115,7 +105,7 @@ class Edits:
         return self.program.text[slice(*self.span(node))]
 
     def function(self, node: ast.AST) -> ast.AST:
-        """Return the function around a node."""
+        """Return the function around a node, or the module; a function is its own."""
         while node in self.above and not isinstance(node, ast.FunctionDef):
             node = self.above[node]
         return node
@@ -129,7 +119,7 @@ class Edits:
                 yield self.told(changes, node, text)
 
     def walked(self) -> Iterator[tuple[list[TextChange], ast.AST]]:
-        """Each change of each family at one place, and then wherever the same text is; likely lines first."""
+        """Yield each change of each family at one place, then at all places of the same text; likely lines first."""
         near: tuple[Family, ...] = (
             self.drops, self.unwraps, self.swaps, self.constants, self.operators, self.words, self.names, self.keywords,
             self.statements,
@@ -149,7 +139,7 @@ class Edits:
                         yield [TextChange(*self.span(each), new) for each in same], node
 
     def told(self, changes: Sequence[TextChange], node: Any, text: str) -> SourceEdit:
-        """The edit of some changes; a short one is shown with what is around it."""
+        """Return some changes at a node as a SourceEdit with words; `text` is the program's text after them."""
         program, first = self.program.edited(text), min(changes)
         put = [each for each in changes if each.start == each.end]
         if put:
@@ -177,7 +167,7 @@ class Edits:
         return SourceEdit(node.lineno, f"line {node.lineno}: `{old}` → `{new}`{more}", program)
 
     def drops(self, node: Any, above: Any) -> Iterator[str]:
-        """Without an argument, a keyword or an element; a slice without its ends, or with one as the other."""
+        """Yield a call or sequence without one of its items; a slice without its ends, or with one as the other."""
         whole = self.text(node)
         if isinstance(node, ast.Slice):
             yield ":"
@@ -193,14 +183,14 @@ class Edits:
             yield f"{first}{', '.join(kept)}{comma}{last}"
 
     def unwraps(self, node: Any, above: Any) -> Iterator[str]:
-        """A part of an expression for the whole."""
+        """Yield each part of an expression instead of the whole, and the statement of an if instead of the if."""
         if isinstance(node, ast.expr):
             yield from map(self.text, _parts(node))
         elif isinstance(node, ast.If) and not node.orelse and len(node.body) == 1:
             yield self.text(node.body[0])
 
     def swaps(self, node: Any, above: Any) -> Iterator[list[TextChange]]:
-        """Two sides, arguments or elements in each other's place."""
+        """Yield the changes that swap two operands, arguments or elements."""
         parts = [] if isinstance(node, ast.Attribute) else _parts(node)
         pairs = list(itertools.combinations(parts, 2))
         if isinstance(node, ast.BinOp) and isinstance(node.left, ast.BinOp):
@@ -214,7 +204,7 @@ class Edits:
             ]
 
     def constants(self, node: Any, above: Any) -> Iterator[str]:
-        """A number by others near it, a truth by its opposite, a name in quotes by an attribute."""
+        """Yield other numbers for a number, the opposite for a bool, attributes of self for a string."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         inner = node.operand if negative else node
         if isinstance(above, ast.UnaryOp) or not isinstance(inner, ast.Constant):
@@ -231,7 +221,7 @@ class Edits:
             yield from (f'"{each}"' for each in self.held)
 
     def operators(self, node: Any, above: Any) -> Iterator[str | list[TextChange]]:
-        """An operator, a comparison or an assignment by another one."""
+        """Yield other signs for an operator, comparison or assignment, and updates for an assignment."""
         parts = _parts(node)
         if type(node) not in SIGNS or len(parts) != 2:
             return
@@ -246,7 +236,7 @@ class Edits:
             yield from (f"{target} = {target} {each} {value}" for each in ("+", "@", "-"))
 
     def words(self, node: Any, above: Any) -> Iterator[str]:
-        """A word of PyTorch by one that is taken for it."""
+        """Yield a name or attribute with its last word replaced by one that is often confused with it."""
         word = _word(node)
         if word in ("", "self") or not _is_read(node):
             return
@@ -266,7 +256,7 @@ class Edits:
             yield node.attr
 
     def keywords(self, node: Any, above: Any) -> Iterator[str]:
-        """A call with one keyword more."""
+        """Yield a call with one keyword more, of those that it lacks."""
         if isinstance(node, ast.Call):
             known = {each.arg for each in node.keywords}
             inner = self.text(node)[:-1]
@@ -275,7 +265,7 @@ class Edits:
                     yield f"{inner}{'' if inner.endswith('(') else ', '}{each})"
 
     def statements(self, node: Any, above: Any) -> Iterator[str | list[TextChange]]:
-        """A statement dropped, moved, repeated, stored or returned."""
+        """Yield changes that drop, move, repeat, store or return a statement, or return a name at the end."""
         function = self.function(node)
         names = self.scopes.get(function, [])
         if isinstance(node, ast.Expr):
@@ -308,7 +298,7 @@ class Edits:
                 yield [put]
 
     def wraps(self, node: Any, above: Any) -> Iterator[str]:
-        """An expression within a word of PyTorch."""
+        """Yield an expression within a function, method or operator of `WRAPS`."""
         if not isinstance(node, ast.expr) or not _is_read(node) or _word(node) in MODULES:
             return
         text = self.text(node)
@@ -320,7 +310,7 @@ class Edits:
                 yield f"({new})" if is_part and new[-1] not in ")]T" else new
 
     def others(self, node: Any, above: Any) -> Iterator[str]:
-        """An expression by another one of the same function or of the solution, or by an attribute of self."""
+        """Yield attributes of self, expressions of the same function and of the solution instead of an expression."""
         if isinstance(node, ast.expr) and _is_read(node) and isinstance(above, HOLDERS):
             yield from (f"self.{each}" for each in self.held)
             for each in (*ast.walk(self.function(node)), *ast.walk(self.solution)):
@@ -329,7 +319,7 @@ class Edits:
                     yield from [text] if len(text) <= LONGEST else []
 
     def from_solution(self) -> Iterator[tuple[list[TextChange], ast.AST]]:
-        """Statements and expressions of the solution in the place of similar ones, or before them."""
+        """Yield statements and expressions of the solution in place of similar ones, and statements inserted."""
         for function in self.functions:
             mine = [each for each in ast.walk(function) if isinstance(each, SIMPLE)]
             known = {ast.dump(each) for each in mine}
@@ -362,19 +352,22 @@ def _applied(text: str, changes: Sequence[TextChange]) -> str:
 
 
 def _indented(text: str, column: int) -> str:
+    """Return a text dedented, then indented by `column` spaces."""
     return textwrap.indent(textwrap.dedent(text), " " * column)
 
 
 def _is_read(node: ast.AST) -> bool:
+    """Return True unless a node is the target of an assignment or a del."""
     return not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
 
 
 def _is_plain(node: ast.AST) -> bool:
+    """Return True for a constant or a name."""
     return isinstance(node, ast.Constant | ast.Name)
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:
-    """The expressions of a node, and of a call of a method its owner."""
+    """Return the child expressions of a node, for a method call the owner instead of the function; no modules."""
     parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
     if isinstance(node, ast.Call):
         parts[:1] = [node.func.value] if isinstance(node.func, ast.Attribute) else []
@@ -382,12 +375,12 @@ def _parts(node: ast.AST) -> list[ast.expr]:
 
 
 def _word(node: ast.AST) -> str:
-    """The last word of a name or an attribute."""
+    """Return the last word of a name or an attribute; "" for other nodes."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _head(node: Any) -> tuple[type, str]:
-    """What makes two nodes similar: the same word is called, or the same name is indexed."""
+    """Return a key that is equal for similar nodes: of one type, and the same word is called or indexed."""
     if isinstance(node, ast.keyword):
         return ast.keyword, str(node.arg)
     named = {ast.Call: "func", ast.Subscript: "value"}.get(type(node), "")

@@ -43,14 +43,14 @@ Core = Callable[[Any, Mapping[str, Any]], Report]
 
 
 class Grade(NamedTuple):
-    """A report, and the edit that it tells."""
+    """A report, and the edit that it suggests; None without one."""
 
     report: Report
     edit: SourceEdit | None = None
 
 
 class _Asked(NamedTuple):
-    """What is asked: the promises that the lesson accepts, each with the arguments of a class."""
+    """The promises that a lesson accepts, each with the arguments of a class (None for anything else)."""
 
     row: LessonRow
     promises: Sequence[Mapping[str, Any]]
@@ -63,7 +63,10 @@ class _Asked(NamedTuple):
         return cls(row, promises, [_arguments(thing, row, each, args) for each in promises])
 
     def mistake(self, thing: Any) -> tuple[Mistake | None, Mapping[str, Any]]:
-        """The first mistake under the promise that suits best, and that promise; None of what is right."""
+        """Return the first mistake under the promise with the most right results, and that promise.
+
+        None instead of a mistake, with the first promise that holds, if the program is right.
+        """
         found: list[tuple[Mistake, Mapping[str, Any]]] = []
         for promised, args in zip(self.promises, self.args, strict=True):
             mistake = first_mistake(thing, self.row, promised, args)
@@ -83,7 +86,10 @@ class _Asked(NamedTuple):
 def _arguments(
     thing: Any, row: LessonRow, promised: Mapping[str, Any], args: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """The arguments of a class, by the names of its parameters."""
+    """Return the arguments of a class by name, declared, given and guessed.
+
+    None for anything else, or if the lesson has some.
+    """
     if not inspect.isclass(thing) or row.made:
         return None
     contract = Contract(sizes=dict(row.sizes), **promised)
@@ -92,13 +98,13 @@ def _arguments(
 
 
 def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core) -> Grade:
-    """Grade what a learner wrote.
+    """Return the grade of a learner's code. At most three of the lines that it printed are printed again.
 
     Args:
         thing: a class, a function or an instance.
-        row: of the lesson.
+        row: of the lesson; that of an exercise is taken if the name is one.
         args: for the constructor of a class.
-        core: what names a mistake: the report of `check` under one promise.
+        core: returns the report of `check` under one promise.
     """
     name = getattr(thing, "__name__", type(thing).__name__)
     exercise = exercises_of(row.number).get(name)
@@ -135,7 +141,10 @@ def _wrong(
     promised: Mapping[str, Any],
     core: Core,
 ) -> Grade:
-    """Return the grade of a program with a mistake: its only finding, and the edit that corrects it, or None."""
+    """Return the grade of a program with a mistake: a report with one finding, and the edit that corrects it, or None.
+
+    The core names the mistake if it has no code yet; "differs" if it has no name either.
+    """
     row, code, place = asked.row, mistake.code, None
     if row.takes and (not code or mistake.error is not None):
         named, place = _named(thing, promised, row, core)
@@ -163,7 +172,10 @@ def _wrong(
 
 
 def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
-    """The report of the core, where it is not known what would be right."""
+    """Return a report with the first finding of the core, where the right result is unknown.
+
+    The first promise that the core finds right is used, else the first.
+    """
     row = asked.row
     reports = [core(thing, each) for each in asked.promises]
     report = next((each for each in reports if each.ok), reports[0])
@@ -187,7 +199,10 @@ def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
 def _named(
     thing: Any, promised: Mapping[str, Any], row: LessonRow, core: Core
 ) -> tuple[str | None, tuple[str, int] | None]:
-    """Return the code of a mistake that a lesson up to this one covers, and its line, or None."""
+    """Return the code that the core finds if a lesson up to this one covers it (None otherwise), and its place.
+
+    (None, None) if it finds nothing, or the code cannot be checked.
+    """
     try:
         found = core(thing, promised).findings[:1]
     except ModelError:
@@ -224,7 +239,10 @@ def _measured(mistake: Mistake) -> str:
 
 
 def _lines(program: Program | None, mistake: Mistake) -> list[int]:
-    """The lines that are likely wrong: that which raised, or that which gives a name its value."""
+    """Return the lines that are likely wrong: that which raised, or those with the name of the mistake.
+
+    [] if unknown.
+    """
     if program is None or program.tree is None:
         return []
     if mistake.error is not None:
@@ -257,9 +275,9 @@ def _defined(program: Program | None) -> tuple[str, int] | None:
 def mend(
     program: Program, asked: _Asked, lines: Sequence[int]
 ) -> tuple[SourceEdit | None, list[int]]:
-    """Return the edit that makes a program right, if any, and the lines that differ from the solution.
+    """Return the edit that makes a program right, None if none does, and the lines that differ from the solution.
 
-    Of several, it is the shortest one that ends closest to the solution.
+    Of several, it is the shortest one that ends closest to the solution. The number of edits and the time are limited.
 
     Args:
         program: of the learner.
@@ -282,6 +300,7 @@ def mend(
     theirs = ast.unparse(ast.fix_missing_locations(solution))
 
     def rank(edit: SourceEdit) -> int:
+        """Return how much an edit changes, plus how much still differs from the solution."""
         text = edit.program.text
         return _differing(program.text, text) + _differing(text, theirs)
 
@@ -296,5 +315,5 @@ def _differing(one: str, other: str) -> int:
 
 
 def _plain(text: str) -> list[str]:
-    """The words and signs of a program, however it is laid out."""
+    """Return the words and signs of a program, independent of its layout."""
     return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)

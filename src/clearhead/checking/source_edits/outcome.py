@@ -41,7 +41,7 @@ DROPPED, WORDS = 64, 5
 def doubles() -> Iterator[None]:
     """Run the block with float64 as the default dtype, without gradients, and with NaN in what `torch.empty` makes.
 
-    Random numbers are drawn as before it.
+    The random state is restored after the block.
     """
     before, state = torch.get_default_dtype(), torch.get_rng_state()
     mode = torch.get_deterministic_debug_mode()
@@ -59,16 +59,18 @@ def doubles() -> Iterator[None]:
 def first_mistake(
     thing: Any, row: LessonRow, promised: Mapping[str, Any], args: Mapping[str, Any] | None
 ) -> Mistake | None:
-    """Return the first thing that is not as the lesson asks, or None if all is right.
+    """Return the first difference from what the lesson asks, or None if all is right.
+
+    An error of the code is a mistake too. An instance is copied; of several meanings of the names, the best one counts.
 
     Args:
         thing: a function, a class, or an instance.
         row: of the lesson.
-        promised: what is promised, of those that the lesson accepts.
+        promised: one of the promises that the lesson accepts.
         args: for the constructor of a class.
 
     Raises:
-        UnknownOutcomeError: if it is not known what would be right.
+        UnknownOutcomeError: if the right result is unknown.
     """
     with doubles():
         torch.default_generator.manual_seed(row.number)
@@ -95,12 +97,15 @@ def first_mistake(
 
 
 def _is_module(thing: Any) -> bool:
-    """Return True for a class and for an instance of nn.Module."""
+    """Return True for any class, and for an instance of nn.Module."""
     return inspect.isclass(thing) or isinstance(thing, nn.Module)
 
 
 def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
-    """Return the first mistake or error, with the number of right results before it; None if all are right."""
+    """Return the first mistake, with the number of right results before it; None if all are right.
+
+    An error of the code is the mistake "check.call"; UnknownOutcomeError is raised.
+    """
     right = 0
     try:
         for mistake in asked:
@@ -115,7 +120,10 @@ def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
 
 
 def _ways(module: nn.Module, row: LessonRow) -> int:
-    """The number of ways in which the parameters can be meant; one for a module that has a mistake before it."""
+    """Return the number of meanings that the names of the parameters allow; 1 if the parameters have a mistake.
+
+    1 too for a module without parameters whose calls differ. Raises UnknownOutcomeError otherwise.
+    """
     if _first(asked_parameters(module, row)) is not None:
         return 1
     try:
@@ -140,7 +148,10 @@ def _asked(
     args: Mapping[str, Any] | None,
     way: int,
 ) -> Iterator[Mistake | None]:
-    """Yield None for each thing that is right, and a mistake for each that is not."""
+    """Yield None for each check that passes, and a mistake for each that does not, in the order of the report.
+
+    `way` is the index in `layers_of`. The parameters of `made` are changed in place.
+    """
     yield from asked_parameters(made, row)
     if not any(True for _ in made.parameters()):
         yield Mistake("law.again")
@@ -154,7 +165,7 @@ def _asked(
 
 
 def _settled(module: nn.Module) -> nn.Module:
-    """The module in evaluation, in float64, plain tensors included."""
+    """Put a module into evaluation mode and float64, tensors in attributes included; return the same module."""
     module.eval()
     module.double()
     for part in module.modules():
@@ -167,7 +178,10 @@ def _settled(module: nn.Module) -> nn.Module:
 def _gradients(
     module: nn.Module, row: LessonRow, promised: Mapping[str, Any], way: int
 ) -> Iterator[Mistake | None]:
-    """Ask for the gradients of the definition, for every parameter and for the input."""
+    """Compare the gradients of every parameter and of the input with the definition's; yield one result, None if equal.
+
+    Nothing for a lesson without gradients. The parameters are drawn again in place.
+    """
     if row.takes not in GRADED:
         return
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
@@ -188,7 +202,7 @@ def _gradients(
 
 
 def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
-    """Ask for what is saved and moved with the module."""
+    """Yield a mistake for each buffer that is saved and each tensor in an attribute; nothing but in lesson 9."""
     if row.number != MASKS:
         return
     for name in module.state_dict():
@@ -201,7 +215,11 @@ def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
 
 
 def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake | None]:
-    """Ask for what happens in training: the same numbers; or weights that are dropped, and the others made larger."""
+    """Compare training mode with evaluation, and yield the results.
+
+    Outputs must be equal without dropout; with it, weights must be dropped at the rate and the others scaled. Nothing
+    for other `takes` than "x" and "x2d". Parameters are drawn again, and the mode stays training.
+    """
     if row.takes not in ("x2d", "x"):
         return
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
@@ -246,7 +264,10 @@ def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake |
 
 
 def _by_rows(kept: Tensor, some: Tensor) -> bool:
-    """True if the weights of a row are dropped together."""
+    """Return True if all weights of a row are dropped together, in every row of several weights.
+
+    `kept`: the weights of several calls; `some`: where they are not 0 without dropout.
+    """
     several = some.sum(-1) > 1
     gone = (kept.abs() <= SUMS) & some
     whole = (gone == some).all(-1)
@@ -254,7 +275,7 @@ def _by_rows(kept: Tensor, some: Tensor) -> bool:
 
 
 def asked_of(row: LessonRow) -> tuple[str, ...]:
-    """What is asked of a program that is right, in words."""
+    """Return in words what a lesson checks of a program."""
     if row.is_part and row.takes != "x":
         return ("numbers",)
     if row.made:

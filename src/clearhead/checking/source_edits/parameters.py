@@ -16,7 +16,10 @@ MASKS = 9
 
 
 def asked_parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
-    """Ask that every matrix is a parameter of its own, that it learns, and that it begins with other numbers."""
+    """Yield a mistake for each matrix that is no parameter of its own, does not learn, or begins with equal numbers.
+
+    Shared parameters, layers in plain lists, and a mask among the parameters in lesson 9 are mistakes too.
+    """
     own, every = (dict(module.named_parameters(remove_duplicate=each)) for each in (True, False))
     for name in every:
         if name not in own:
@@ -52,7 +55,10 @@ def _is_mask(table: Tensor) -> bool:
 def asked_layers(
     module: nn.Module, row: LessonRow, args: Mapping[str, Any] | None, layers: Layers
 ) -> Iterator[Mistake | None]:
-    """Ask for the names, biases and sizes of the lesson."""
+    """Yield a mistake for each name, bias or size that is not that of the lesson.
+
+    Names are compared only if the parameters are those of three plain layers.
+    """
     own = dict(module.named_parameters())
     plain = all(name.endswith((".weight", ".bias")) and name.count(".") == 1 for name in own)
     for name in row.parameters if plain and len(layers) == 3 and len(own) > 2 else ():
@@ -72,7 +78,10 @@ def asked_layers(
 
 
 def asked_biases(cls: type, args: Mapping[str, Any] | None) -> Iterator[Mistake | None]:
-    """Ask that an argument for biases makes them."""
+    """Yield a mistake for each boolean argument of a constructor with "bias" in its name that adds no parameter.
+
+    The class is made with True and with False.
+    """
     for name, each in of_constructor(cls).items():
         if "bias" in name and isinstance(each.default, bool):
             made = [cls(**{**(args or {}), name: value}) for value in (True, False)]

@@ -29,7 +29,7 @@ class Program:
         name: of the class or function that is graded.
         file: the file.
         text: the definitions.
-        around: the globals of the file, and the names that enclose the definitions.
+        around: the globals of the file, and the variables of enclosing functions.
     """
 
     name: str
@@ -39,7 +39,10 @@ class Program:
 
     @classmethod
     def of(cls, thing: Any) -> "Program | None":
-        """Return the program of a class or a function, or None if its source is not at hand."""
+        """Return the program of a class or a function, with the functions of its module that it reaches.
+
+        None for anything else, a class without functions, or if its source is unknown or has a syntax error.
+        """
         if not (inspect.isclass(thing) or inspect.isroutine(thing)):
             return None
         others = [each for each in reached(thing) if "." not in each.__qualname__]
@@ -63,25 +66,28 @@ class Program:
 
     @cached_property
     def tree(self) -> ast.Module | None:
-        """The parsed text, or None if it has a syntax error."""
+        """The parsed text, or None if it has a syntax error (cached; do not modify)."""
         try:
             return ast.parse(self.text)
         except (SyntaxError, ValueError):
             return None
 
     def line(self, number: int) -> str:
-        """One line of the text."""
+        """Return one line of the text by its number, from 1."""
         return self.text.split("\n")[number - 1]
 
     def edited(self, text: str) -> "Program":
-        """The same program with another text."""
+        """Return a program with another text."""
         return Program(self.name, self.file, text, self.around)
 
     def make(self) -> Any:
         """Define everything, and return the class or function that is graded.
 
+        Loops and calls are limited: the code raises EndlessError when it runs beyond that. Annotations are left out,
+        and the globals of the file are not changed.
+
         Raises:
-            Exception: whatever the text raises.
+            Exception: what the text raises; SyntaxError if it assigns to an attribute of a module.
         """
         tree, around = ast.parse(self.text), {**self.around, **_limits()}
         for node in list(ast.walk(tree)):
@@ -96,7 +102,7 @@ def _functions(cls: type) -> list[Any]:
 
 
 def _block(found: Any, file: str, line: int) -> dict[int, str] | None:
-    """The lines of a function or a class by their numbers, without its indentation."""
+    """Return the lines of a function or a class by their numbers, dedented; None if no line near `line` begins it."""
     lines = linecache.getlines(file)
     named = re.compile(rf"\s*(class|def)\s+{re.escape(found.__name__)}\b")
     nearby = range(line - 1, min(line + 5, len(lines)))
@@ -109,10 +115,10 @@ def _block(found: Any, file: str, line: int) -> dict[int, str] | None:
 
 
 def _bound(node: Any, around: Mapping[str, Any]) -> None:
-    """Count the rounds of a loop and the depth of a function, and leave annotations out.
+    """Change a node in place: count the rounds of a loop and the depth of a function, and remove annotations.
 
     Raises:
-        SyntaxError: for a statement that changes a module.
+        SyntaxError: for an assignment to an attribute of a module.
     """
     if isinstance(node, ast.For | ast.While):
         node.body.insert(0, _call(ROUND, node))
@@ -135,22 +141,28 @@ def _call(name: str, at: ast.stmt) -> ast.Expr:
 
 
 def _limits() -> Mapping[str, Callable[[], None]]:
-    """Functions that count rounds of loops and depth of calls."""
+    """Return functions that count rounds of loops and depth of calls, by name.
+
+    They raise EndlessError above the limits.
+    """
     rounds = depth = 0
 
     def another_round() -> None:
+        """Count one round of a loop; raise EndlessError above ROUNDS."""
         nonlocal rounds
         rounds += 1
         if rounds > ROUNDS:
             raise EndlessError("its loops do not end")
 
     def enter() -> None:
+        """Count one call that begins; raise EndlessError above DEPTH calls within each other."""
         nonlocal depth
         depth += 1
         if depth > DEPTH:
             raise EndlessError("its functions call each other without an end")
 
     def leave() -> None:
+        """Count one call that ends."""
         nonlocal depth
         depth -= 1
 

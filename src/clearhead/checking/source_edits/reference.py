@@ -41,6 +41,8 @@ class CalledModule(NamedTuple):
 def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake | None]:
     """Yield None for each result that equals that of the solution, and a mistake for each that does not.
 
+    A function is called twice more, to see that it repeats itself. The global generator is seeded.
+
     Args:
         thing: the function, class or instance of a learner; an instance is graded by its class.
         row: of the lesson or exercise, with its calls.
@@ -58,14 +60,14 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
 
 @cache
 def _defined(text: str) -> Mapping[str, Any]:
-    """Return what the text of a solution defines."""
+    """Run the text of a solution, and return its globals (cached by text)."""
     namespace: dict[str, Any] = {}
     exec(compile(text, "solution", "exec", dont_inherit=True), namespace)
     return namespace
 
 
 def _evaluated(expression: str, seed: int) -> Any:
-    """Return the value of an expression of a row, whose random numbers depend on the seed alone."""
+    """Seed the global generator, and return the value of an expression of a row."""
     torch.default_generator.manual_seed(seed)
     return eval(expression, {"torch": torch, "nn": nn, "Mixing": Mixing})
 
@@ -76,7 +78,10 @@ def _inputs(row: LessonRow, at: int) -> tuple[Any, ...]:
 
 
 def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | None]:
-    """Compare two modules; parts of one size belong together in the order of either, or in the opposite one."""
+    """Yield the comparison of two classes of modules, with parts of one size paired in order.
+
+    Nothing is yielded if that has a mistake and pairing them backwards has none.
+    """
     found = list(_compared(kind, solution, row, backwards=False))
     if any(found) and not any(_compared(kind, solution, row, backwards=True)):
         return
@@ -86,7 +91,10 @@ def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | N
 def _compared(
     kind: type, solution: type, row: LessonRow, *, backwards: bool
 ) -> Iterator[Mistake | None]:
-    """Yield None or a mistake for each result of a module; `backwards` pairs its parts in reverse order."""
+    """Yield None or a mistake for each result of a module; `backwards` pairs its parts in reverse order.
+
+    Ends at the first mistake of parameters or stages.
+    """
     mine, theirs = (each(**_evaluated(f"dict({row.made})", 0)) for each in (kind, solution))
     names = _paired(mine, theirs, backwards)
     if isinstance(names, Mistake):
@@ -112,10 +120,10 @@ def _compared(
 
 
 def _paired(mine: nn.Module, theirs: nn.Module, backwards: bool) -> dict[str, str] | Mistake:
-    """Give both modules the same parameters; return the learner's names by those of the solution.
+    """Give both modules the same random parameters in place; return the learner's names by those of the solution.
 
     Parts belong together by their names; those without a namesake by the names and shapes of their parameters, in
-    order; and parameters of other parts by their shapes.
+    order; and parameters of other parts by their shapes. A Mistake if one is missing, is too much, or does not learn.
     """
     own, right = dict(mine.named_parameters()), dict(theirs.named_parameters())
     free, parts = _parts(own), _parts(right)
@@ -160,7 +168,7 @@ def _parts(parameters: Mapping[str, Tensor]) -> dict[str, dict[str, torch.Size]]
 def _stages_of(
     mine: nn.Module, theirs: nn.Module, names: Mapping[str, str]
 ) -> list[tuple[str, nn.Module, nn.Module]]:
-    """Return the modules that hold parameters themselves, with the learner's names."""
+    """Return (learner's name, learner's module, module of the solution) for each submodule that holds parameters."""
     found: dict[str, tuple[str, nn.Module, nn.Module]] = {}
     for name, other in names.items():
         owner, _, _ = other.rpartition(".")
@@ -173,10 +181,16 @@ def _stages_of(
 def _recorded(
     model: nn.Module, inputs: tuple[Any, ...], parts: list[nn.Module]
 ) -> tuple[list[tuple[int, CalledModule]], Exception | None]:
-    """Return the calls of some parts while a model runs, in order, and what the model raises."""
+    """Call a model on copies.
+
+    Return (index of the part, call) for its calls of `parts`, in order, and the error or None. Hooks are added for the
+    call.
+    """
     calls: list[tuple[int, CalledModule]] = []
 
     def noted(at: int) -> Callable[..., None]:
+        """Return a forward hook that appends each call of the part with this index to `calls`."""
+
         def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
             tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
             calls.append((at, CalledModule(tensors, output)))
@@ -202,7 +216,7 @@ def _first_difference(
 ) -> Mistake | None:
     """Return the first stage of the solution that is missing, or has another input, or None.
 
-    Where an error stopped the program, only the stages that it came to are compared.
+    If an error stopped the program, only the stages before it are compared; if these are equal, the error is raised.
     """
     for count in {count for count, _ in right}:
         mine, theirs = ([each for at, each in calls if at == count] for calls in (made, right))
@@ -229,7 +243,7 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 def _gradients(
     mine: nn.Module, theirs: nn.Module, names: Mapping[str, str], inputs: tuple[Any, ...]
 ) -> Mistake | None:
-    """Return the parameters and inputs whose gradient is not that of the solution, or None."""
+    """Return a mistake with the parameters and inputs whose gradient is not the solution's; None if all are equal."""
     made: list[tuple[Tensor, list[Tensor]]] = []
     for model, own in ((mine, names.values()), (theirs, names)):
         parameters, given = dict(model.named_parameters()), copied(inputs)
@@ -248,7 +262,9 @@ def unequal_gradients(
     found: tuple[Tensor, Sequence[Tensor]],
     expected: tuple[Tensor, Sequence[Tensor]],
 ) -> Mistake | None:
-    """Return a mistake with the labels of unequal gradients, or None.
+    """Return a mistake with the labels of unequal gradients of a random projection of the results, or None.
+
+    The projection is drawn from the global generator.
 
     Args:
         labels: of the tensors whose gradients are compared.

@@ -16,10 +16,10 @@ ALIKE = 0.7
 
 
 def in_words_of(tree: ast.Module, solution: str) -> ast.Module:
-    """Return the definitions of a solution in the order and under the names of a program.
+    """Return the definitions of a solution in the order and under the names of a program; the tree is not changed.
 
     Args:
-        tree: of the program; a definition that the solution lacks stays as it is.
+        tree: of the program; a definition that the solution lacks is taken as it is.
         solution: the text of the lesson's own.
     """
     theirs, mine = ast.parse(solution), attributes(tree)
@@ -78,7 +78,10 @@ def _is_alike(one: str, other: str) -> bool:
 def _matched(
     mine: ast.stmt, named: Mapping[str, ast.FunctionDef | ast.ClassDef], held: Mapping[str, str]
 ) -> ast.stmt:
-    """Return the solution's definition of the same name under the learner's names, or the statement if none."""
+    """Return the solution's definition of the same name under the learner's names, or the statement if there is none.
+
+    A class gets the learner's methods and bases, and the methods that only the solution has.
+    """
     theirs = named.get(getattr(mine, "name", ""), mine)
     if isinstance(mine, ast.FunctionDef) and isinstance(theirs, ast.FunctionDef):
         return _renamed(theirs, mine, held)
@@ -98,7 +101,11 @@ def _matched(
 def _renamed(
     theirs: ast.FunctionDef, mine: ast.FunctionDef, held: Mapping[str, str]
 ) -> ast.FunctionDef:
-    """A function of the solution under the names of the learner's."""
+    """Return a copy of a function of the solution under the names of the learner's.
+
+    Arguments match by position, variables by equal names, by similar values, then by their role; others keep their
+    names.
+    """
     names = {
         one.arg: other.arg for one, other in zip(theirs.args.args, mine.args.args, strict=False)
     }

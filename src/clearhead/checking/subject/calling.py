@@ -28,10 +28,11 @@ ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple[Tensor, Any]:
-    """The output of a call, and what came with it.
+    """Return the output of a call, and the second value that it returned (None without one).
 
-    PyTorch's own modules, and those that take an `attention_mask`, are no attention with a mask of
-    their own; where causal is declared, the mask is handed to them.
+    PyTorch's own modules, and those that take an `attention_mask`, have no mask of their own: if `causal`, they are
+    passed one. Inputs are transposed for a module with the tokens first. Raises what the code raises, and TypeError if
+    it returns no tensor.
     """
     if isinstance(run, nn.MultiheadAttention) and not takes.startswith("qkv"):
         return _multi_head(run, takes, tensors, causal)
@@ -47,7 +48,10 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
 
 
 def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
-    """The output of a function of (batch, len, dim), or (len, dim), called head by head."""
+    """Call a function of (batch, len, dim), or (len, dim) if `axes` is not 3, per head.
+
+    Return (batch, heads, len, dim). A key head serves a group of query heads; a mask (batch, 1, …) all of them.
+    """
     query, key, value, *mask = tensors
     groups = query.shape[1] // key.shape[1]
     heads = []
@@ -70,10 +74,12 @@ LARGEST_VIEW = 1 << 28
 
 
 def output_of(found: Any) -> tuple[Tensor, Any]:
-    """The output among what a call gave, and what came with it.
+    """Return the output in the result of a call, and the second value of a sequence (None without one).
+
+    A mapping or dataclass gives its usual entry, else its first two values.
 
     Raises:
-        TypeError: if it is no tensor of numbers.
+        TypeError: if it is no dense floating-point tensor with values, or an expanded one that is very large.
     """
     if is_dataclass(found) and not isinstance(found, type | Mapping):
         found = {each.name: getattr(found, each.name) for each in fields(found)}
@@ -101,14 +107,17 @@ def output_of(found: Any) -> tuple[Tensor, Any]:
 
 
 def _future(x: Tensor, causal: bool) -> Tensor | None:
-    """PyTorch's modules are told what to hide."""
+    """Return the mask of PyTorch's modules, bool (tokens, tokens), True at later keys; None if not causal."""
     return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1) if causal else None
 
 
 def _multi_head(
     run: nn.MultiheadAttention, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> tuple[Tensor, Any]:
-    """Return the output of nn.MultiheadAttention, with tokens on axis -2, and its weights for each head."""
+    """Return the output of nn.MultiheadAttention, with tokens on axis -2, and its weights for each head.
+
+    The inputs are transposed unless it is batch_first; the causal and the padding mask are passed in its form.
+    """
     padding = ~tensors[1] if takes == "x,mask" else None
     x, context = tensors[0], tensors[1] if takes == "x,context" else tensors[0]
     turned = x.ndim == 3 and not run.batch_first
@@ -128,7 +137,10 @@ def _multi_head(
 def _arguments(
     run: Any, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> dict[str, Any] | None:
-    """The arguments by name, where the names say what is wanted; None for positions."""
+    """Return the arguments by name if the parameters' names show what they are.
+
+    None to pass the tensors by position.
+    """
     x = tensors[0]
     names = of_call(run)
     if isinstance(run, nn.Module) and "hidden_states" in names:
@@ -153,7 +165,10 @@ def _arguments(
 def _by_sides(
     names: Parameters, sides: SideNames, takes: str, tensors: Sequence[Tensor]
 ) -> dict[str, Any] | None:
-    """Query, key and value by their names: of a module that projects them, all are x."""
+    """Return query, key and value by their names: x for all of them, or the context for two, unless takes is "qkv".
+
+    None if a mask is to be passed, and no parameter is one.
+    """
     if takes.startswith("qkv"):
         given = tensors[:3]
     else:
@@ -175,7 +190,11 @@ def _of_transformers(
     tensors: Sequence[Tensor],
     causal: bool,
 ) -> dict[str, Any]:
-    """The call of a module whose parameters are those of transformers."""
+    """Return the arguments of a module whose parameters are named as in transformers, by name.
+
+    attention_mask is added to the scores for their modules, or if causal or required; "x,mask" of other code passes the
+    mask as it is.
+    """
     x = tensors[0]
     named: dict[str, Any] = {"hidden_states": x}
     theirs = of_transformers(run)
@@ -201,7 +220,7 @@ def _of_transformers(
 
 
 def hidden_by_itself(run: Any) -> bool:
-    """True of code with the parameters of transformers that takes a mask, or none."""
+    """Return True for a module with the parameters of transformers, not from it, whose attention_mask is optional."""
     if not isinstance(run, nn.Module) or of_transformers(run):
         return False
     names = of_call(run)
@@ -210,14 +229,15 @@ def hidden_by_itself(run: Any) -> bool:
 
 
 def of_transformers(run: nn.Module) -> bool:
-    """True of a module of transformers, and of one that inherits from it."""
+    """Return True for a module whose class or a parent class is defined in transformers."""
     return any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
 
 
 def unfilled_mask(run: Any, takes: str) -> str | None:
-    """Return the parameter by which a causal mask could come, of a module that is called without one.
+    """Return the parameter that could take a causal mask, of a module that is called without one.
 
-    None for a module that says of itself that it is causal.
+    None if there is none. None also for a function, PyTorch's own modules, another `takes` than "x" and "x2d", and a
+    module whose attribute says that it is causal.
     """
     if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
         return None
@@ -233,7 +253,10 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
 
 
 def _called(run: Any, x: Tensor, named: dict[str, Any]) -> Any:
-    """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
+    """Call with arguments by name, and with cos and sin if the call has a parameter for them.
+
+    These are of the whole width, or, after a RuntimeError, once for each pair.
+    """
     if ROTARY not in of_call(run):
         return run(**named)
     try:

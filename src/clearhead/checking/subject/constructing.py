@@ -18,7 +18,10 @@ HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
 
 
 def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
-    """The arguments of a class that the contract gives, by their names."""
+    """Return the arguments of a class that the contract determines, by their names; {} for none.
+
+    A dropout that needs a value is 0.0 unless declared.
+    """
     heads, kv_heads = contract.heads()
     known: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads, **contract.sizes}
     found = {}
@@ -33,7 +36,9 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
 
 
 def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    """Return the sizes that a constructor needs and that are not given.
+    """Return sizes for the required parameters of a constructor that are not given.
+
+    Those that are no size are left out.
 
     Args:
         cls: the class.
@@ -81,11 +86,13 @@ def sizes_for(wanted: set[str], contract: Contract, num_heads: int = HEADS) -> d
 def arguments_again(
     instance: nn.Module, contract: Contract, widths: Mapping[str, int]
 ) -> dict[str, Any] | None:
-    """The arguments that an instance was made with; None where it does not show them.
+    """Return the arguments that an instance was made with; None if it does not show a required one.
+
+    They are read from attributes of the same name, else from `widths` and the contract.
 
     Args:
         instance: a module.
-        contract: what is declared of it.
+        contract: the declarations.
         widths: d_in and d_out, as its layers show them.
     """
     found = declared_arguments(type(instance), contract)
@@ -103,7 +110,7 @@ def arguments_again(
 
 
 def check_size(found: Any, name: str) -> None:
-    """Refuse a module that is not made yet, or too large to be copied.
+    """Raise ModelError for a module with lazy parameters or too many to be copied; anything else passes.
 
     Raises:
         ModelError: codes `check.lazy` and `check.size`.

@@ -17,7 +17,7 @@ Held = TypeVar("Held")
 
 
 class _OffTheGraph(TorchFunctionMode):
-    """Copy what a call left behind, as keys in a list, without its graph, with which PyTorch copies nothing."""
+    """In this mode, deepcopy detaches tensors with a gradient graph, which PyTorch refuses to copy."""
 
     def __torch_function__(
         self,
@@ -49,7 +49,10 @@ class Enclosing(nn.Module):
 
 
 def held_by(function: Any, kind: type[Held] = nn.Module) -> dict[str, Held]:
-    """Return the modules, or objects of another kind, that a function, method or partial holds, by their names."""
+    """Return the modules, or objects of another kind, that a function, method or partial holds, by their names.
+
+    These are globals that it or a function of its file reads, closures and defaults; {} for none.
+    """
     if isinstance(function, types.MethodType):
         owner = function.__self__
         return {type(owner).__name__: owner} if isinstance(owner, kind) else {}
@@ -66,7 +69,10 @@ def held_by(function: Any, kind: type[Held] = nn.Module) -> dict[str, Held]:
 
 
 def duplicate(thing: Any) -> Any:
-    """A deep copy, in which functions hold on to what was copied with them, and no tensor to the graph of a call."""
+    """Return a deep copy, in which functions refer to the copies of what they hold, and tensors have no graph.
+
+    Raises what deepcopy raises.
+    """
     copies: dict[int, Any] = {}
     with _OffTheGraph():
         made = copy.deepcopy(thing, copies)
@@ -81,7 +87,10 @@ def duplicate(thing: Any) -> Any:
 
 
 def _functions(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
-    """A function, and those of the same file that it calls."""
+    """Yield a function, and those of the same file that it calls, directly or not, each once.
+
+    Nothing for anything else. `seen` gets their ids.
+    """
     if not isinstance(function, types.FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
@@ -103,13 +112,13 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _around(function: types.FunctionType) -> dict[str, Any]:
-    """The globals that a function reads from its file."""
+    """Return the globals of its file that a function names, by name; names of attributes count."""
     around = function.__globals__
     return {name: around[name] for name in sorted(_names(function.__code__)) if name in around}
 
 
 def _cells(function: types.FunctionType) -> dict[str, Any]:
-    """The closure of a function, and its defaults."""
+    """Return the closure of a function and its defaults, by name; a variable without a value is left out."""
     code, found = function.__code__, dict(function.__kwdefaults__ or {})
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -122,12 +131,16 @@ def _cells(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _rebound(function: types.FunctionType, copies: dict[int, Any]) -> types.FunctionType:
-    """The function with copies in place of what it holds on to."""
+    """Return the function with copies instead of the objects that it holds; the function itself if none was copied.
+
+    `copies` is by id of the original, and gets the result.
+    """
     if id(function) in copies:
         return copies[id(function)]
     copies[id(function)] = function
 
     def other(value: Any) -> Any:
+        """Return the copy of a held object; the object itself if it was not copied."""
         return _rebound(value, copies) if _near(value, function) else copies.get(id(value), value)
 
     around, kept = _around(function), _cells(function)

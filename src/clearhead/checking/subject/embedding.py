@@ -23,14 +23,14 @@ LENGTHS = (5, 3, 2)
 
 
 class Embedded(nn.Module):
-    """A model of ids that is handed the vectors of its tokens.
+    """A model of ids that takes the vectors of its tokens instead.
 
-    The token embedding gives what goes in; everything behind it, that of positions too, runs as it
-    does for ids. Those are all the same, and no special token.
+    The output of its token embedding is replaced; everything after it, that of positions too, runs as for ids. The ids
+    are all the same, and no special token.
 
     Args:
         model: (batch, tokens) → an output for each token.
-        masked: whether it is handed a mask of real tokens.
+        masked: whether it takes a mask of real tokens.
 
     Raises:
         ModelError: codes `check.ids`, `check.call`, for a model that embeds no ids, or takes none.
@@ -51,28 +51,31 @@ class Embedded(nn.Module):
 
     @property
     def left_out(self) -> tuple[Tensor, ...]:
-        """The parameters that a call goes around."""
+        """The parameters that a call does not use: the weight of the token embedding."""
         return (self.embedding.weight,)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes that are known of it."""
+        """The sizes that are known of it: d_in, and context_length if positions are embedded."""
         known = {"d_in": self.embedding.embedding_dim}
         return known if self.longest is None else {**known, "context_length": self.longest}
 
     @property
     def cache(self) -> str | None:
-        """The argument by which a model is handed its cache, and gives it back, as those of transformers do."""
+        """The parameter for the cache, which is also the attribute of the output; None without `use_cache`."""
         names = of_call(self.model)
         return cache_of(names) if "use_cache" in names else None
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Return the output of the model for vectors, and a mask of real tokens if it takes one."""
+        """Return what the model returns for vectors x, and a mask of real tokens if one is given."""
         x, *mask = tensors
         return self.run(x, _masks(self.model, *mask))
 
     def run(self, x: Tensor, more: Mapping[str, Any]) -> Any:
-        """The model's own output, with more arguments."""
+        """Return what the model returns for vectors x (batch, tokens, dim), with more keyword arguments.
+
+        A hook on the embedding is added for the call.
+        """
         ids = torch.full(x.shape[:2], self.token, dtype=torch.long)
         hook: Any = lambda module, args, output: x  # noqa: E731
         with undoing() as undo:
@@ -82,7 +85,7 @@ class Embedded(nn.Module):
 
 
 class Steps(nn.Module):
-    """A model behind its embedding, handed its tokens one after the other, with its cache."""
+    """A model after its embedding, called token by token with its cache, which it stores in `past`."""
 
     def __init__(self, embedded: Embedded) -> None:
         super().__init__()
@@ -90,11 +93,11 @@ class Steps(nn.Module):
         self.past: Any = None
 
     def reset(self) -> None:
-        """Begin with an empty cache."""
+        """Drop the stored cache."""
         self.past = None
 
     def step(self, x: Tensor) -> Tensor:
-        """The outputs of the tokens that come next."""
+        """Return the outputs of the next tokens, and store the cache; RuntimeError if the model returns none."""
         name = self.embedded.cache or CACHES[0]
         found = self.embedded.run(x, {name: self.past, "use_cache": True})
         self.past = getattr(found, name, None)
@@ -103,12 +106,18 @@ class Steps(nn.Module):
         return output_of(found)[0]
 
     def full(self, x: Tensor) -> Tensor:
-        """The outputs of all tokens at once."""
+        """Return the outputs of all tokens at once, without a cache; the stored one is not changed."""
         return output_of(self.embedded.run(x, {"use_cache": False}))[0]
 
 
 def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
-    """The place of the embedding that is handed the ids, and the positions that are embedded."""
+    """Return the name of the embedding that is called with the ids, and the number of positions that are embedded.
+
+    The number is None without an embedding of positions.
+
+    Raises:
+        ModelError: code `check.call`, if the model raises on all ids; `check.ids`, if no embedding gets them.
+    """
     tables = {n: each for n, each in model.named_modules() if isinstance(each, nn.Embedding)}
     # Ids must be in the table of tokens, whose size is one of these: the smallest that is.
     limits = sorted({each.num_embeddings for each in tables.values() if each.num_embeddings > 2})
@@ -152,16 +161,21 @@ def _handed(
     ids: Tensor,
     mask: Tensor | None,
 ) -> dict[str, Tensor]:
-    """Return the input of each embedding in a call."""
+    """Return the input of the first call of each embedding, by its name, from one call of the model.
+
+    The model is called in evaluation mode without gradient; modes are restored.
+    """
     more = _masks(model, mask)
     handed: dict[str, Tensor] = {}
 
     def kept(name: str) -> Any:
+        """Return a pre-forward hook that stores a copy of a module's first input under this name."""
         return lambda module, args: handed.setdefault(name, args[0].detach().clone())
 
     modes = {part: part.training for part in model.modules()}
 
     def restore() -> None:
+        """Restore the modes of all modules."""
         for part, mode in modes.items():
             part.training = mode
 
@@ -177,7 +191,10 @@ def _handed(
 
 
 def _plain_token(model: nn.Module, embedding: nn.Embedding) -> int:
-    """An id that means nothing: no padding, no beginning, no end."""
+    """Return the largest id that is no special token of the config, no padding, and not 0.
+
+    Raises StopIteration if there is none.
+    """
     config = settings_of(getattr(model, "config", None))
     special = {value for name, value in config.items() if name.endswith("token_id")}
     special |= {0, embedding.padding_idx}
@@ -185,7 +202,10 @@ def _plain_token(model: nn.Module, embedding: nn.Embedding) -> int:
 
 
 def _masks(model: nn.Module, mask: Tensor | None = None) -> dict[str, Tensor]:
-    """The mask of real tokens under the model's name for it, in its sense."""
+    """Return the mask of real tokens by the model's name for it, inverted for key_padding_mask; {} if it is None.
+
+    Raises TypeError if no parameter is such a mask.
+    """
     if mask is None:
         return {}
     names = list(of_call(model))[1:]

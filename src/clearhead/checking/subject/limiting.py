@@ -16,10 +16,10 @@ class TimeUp(BaseException):
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """End the block after some seconds, wherever this thread runs Python; None for no limit.
+    """Raise ModelError in this block after some seconds, as soon as this thread runs Python; None for no limit.
 
     Raises:
-        ArgumentError: code `timeout.value`.
+        ArgumentError: code `timeout.value`, for a number that is not above 0, or too large.
         ModelError: code `check.timeout`, if the time is up.
     """
     if seconds is None:

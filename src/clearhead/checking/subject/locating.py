@@ -15,11 +15,11 @@ from clearhead.recording.attempt import attempt
 
 
 def located(place: str) -> Any:
-    """Return the object at a place.
+    """Import a module, and return the object at "file.py:Name", "package.module:Name" or a dotted path.
 
     Raises:
-        ArgumentError: code `check.place`, for what is no place.
-        ModelError: code `check.import` or `check.name`.
+        ArgumentError: code `check.place`, for a text of another form.
+        ModelError: code `check.import`, or `check.name` for a file without a name or a name that does not exist.
     """
     module, colon, name = place.rpartition(":")
     if place.endswith(".py"):
@@ -45,10 +45,13 @@ def located(place: str) -> Any:
 
 
 def imported(module: str) -> types.ModuleType:
-    """A module by its file or its dotted name.
+    """Import a module by its file or its dotted name, and return it.
+
+    A file is run at each call unless it is in a package. For a file, its folder and the folder above its packages are
+    put first on `sys.path`.
 
     Raises:
-        ModelError: code `check.import`, with the line that failed.
+        ModelError: code `check.import`, with the line that failed, also for code that exits.
     """
     try:
         return (
@@ -61,7 +64,7 @@ def imported(module: str) -> types.ModuleType:
 
 
 def defined(module: types.ModuleType) -> list[str]:
-    """The classes and functions that a module defines itself, classes first."""
+    """Return the names of the public classes and functions that a module defines itself, classes first, sorted."""
     own = [
         (not inspect.isclass(each), name)
         for name, each in vars(module).items()
@@ -71,7 +74,11 @@ def defined(module: types.ModuleType) -> list[str]:
 
 
 def _from_file(path: Path) -> types.ModuleType:
-    """The module of a file; of one inside a package as a part of it, for its relative imports."""
+    """Import a file and return its module, as a part of its package if it is in one, for its relative imports.
+
+    If its package cannot be imported, the file is run without the package's own code. `sys.path` and `sys.modules` are
+    extended. Errors of the code are raised.
+    """
     path = path.resolve()
     root = path.parent
     while (root / "__init__.py").exists():
@@ -99,7 +106,7 @@ def _from_file(path: Path) -> types.ModuleType:
 
 
 def _hollow(root: Path, names: tuple[str, ...]) -> None:
-    """Packages of these names that are found, and whose own code is not run."""
+    """Put empty packages of these nested names into sys.modules, unless they are there, without running their code."""
     for count in range(1, len(names) + 1):
         name = ".".join(names[:count])
         package = types.ModuleType(name)

@@ -13,9 +13,9 @@ from clearhead.errors import ModelError
 
 
 def deliberate(error: BaseException) -> bool:
-    """True if Python code raised the error in words of its own, and no operation failed.
+    """Return True if a raise or assert of Python code raised the error, and not an operation that failed.
 
-    einops raises where a shape does not fit its pattern, which is an operation that fails.
+    An error of einops counts as an operation that failed; an error that was never raised counts as deliberate.
     """
     trace = error.__traceback__
     if trace is None:
@@ -29,18 +29,21 @@ def deliberate(error: BaseException) -> bool:
 
 
 def always(error: BaseException) -> bool:
-    """True if code of the user's own fails whatever it is called with: a name or a keyword that there is not."""
+    """Return True for an error that the user's code raises on any input.
+
+    Such is a NameError or an unexpected keyword, raised in a line outside of PyTorch and clearhead.
+    """
     keyword = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
     return (isinstance(error, NameError) or keyword) and place(error) is not None
 
 
 def first_line(error: BaseException) -> str:
-    """An error as one line."""
+    """Return an error as one line: its type and the first line of its text."""
     return raised_words(error).partition("\n")[0]
 
 
 def traced(error: BaseException) -> types.TracebackType | None:
-    """The place that raised, outside of PyTorch and of clearhead."""
+    """Return the innermost traceback entry outside of PyTorch, clearhead and importlib; None if there is none."""
     found, trace = None, error.__traceback__
     while trace is not None:
         own = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
@@ -51,7 +54,7 @@ def traced(error: BaseException) -> types.TracebackType | None:
 
 
 def place(error: BaseException) -> tuple[str, int, str] | None:
-    """File, line and text of the line that raised, outside of PyTorch and of clearhead."""
+    """Return (file, line, text of the line) that raised, outside of PyTorch and of clearhead; None if there is none."""
     trace = traced(error)
     if trace is None:
         return None
@@ -60,7 +63,10 @@ def place(error: BaseException) -> tuple[str, int, str] | None:
 
 
 def named_tensors(error: BaseException) -> str:
-    """Return the shapes of the tensors that the line that raised names, in a line of their own; "" without any."""
+    """Return a line with the shapes of the tensors that the line that raised names, with a newline first.
+
+    "" without any.
+    """
     trace = traced(error)
     if trace is None:
         return ""
@@ -73,7 +79,7 @@ def named_tensors(error: BaseException) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """An error with the line of the code that raised it."""
+    """Return an error in words, with a second line for the code that raised it, if that is known."""
     at = place(error)
     words = raised_words(error)
     return (
@@ -84,7 +90,7 @@ def raised(error: BaseException) -> str:
 
 
 def output_error(name: str, x: Tensor, output: Tensor, *, square: bool) -> ModelError:
-    """Return the error for an output without a vector per token; `square`: it is (tokens, tokens)."""
+    """Return the error `check.output` for an output without a vector per token; `square`: it is (tokens, tokens)."""
     why = ""
     if square:
         why = "it gives a number for each other token, and no vector: the context is weights @ value.\n"

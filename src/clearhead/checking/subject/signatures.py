@@ -54,7 +54,10 @@ class SideNames(NamedTuple):
 
 
 def of_call(run: Any) -> Parameters:
-    """The parameters of a call; of a class those of an instance's; none where it does not show them."""
+    """Return the parameters of a call that can be passed by name; {} if it shows no signature.
+
+    For a class they are those of calling an instance, without self.
+    """
     if inspect.isclass(run):
         called: Any = run.forward if issubclass(run, nn.Module) else run.__call__
         _, *mine = _plain(called).items()
@@ -89,7 +92,7 @@ def _read(call: Any) -> Parameters:
 
 
 def of_constructor(cls: type) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that have names, those of the parent's for **others too."""
+    """Return the named parameters of a constructor; those of the parents too, as long as it takes **others."""
     found: dict[str, inspect.Parameter] = {}
     for kind in cls.__mro__:
         own = kind.__dict__.get("__init__")
@@ -105,7 +108,7 @@ def of_constructor(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def needed(names: Parameters) -> list[str]:
-    """The names of those without a default."""
+    """Return the names of the parameters without a default, in order."""
     return [name for name, each in names.items() if each.default is each.empty]
 
 
@@ -134,7 +137,10 @@ def kind_of(parameter: inspect.Parameter) -> str:
 
 
 def settings_of(config: Any) -> Mapping[str, Any]:
-    """The settings of a config by their names: of a mapping, a class, or an object, with slots or without."""
+    """Return the settings of a config by their names: of a mapping, a class, or an object, with slots or without.
+
+    A mapping is returned itself.
+    """
     if isinstance(config, Mapping):
         return config
     cls = config if inspect.isclass(config) else type(config)
@@ -148,19 +154,19 @@ def settings_of(config: Any) -> Mapping[str, Any]:
 
 
 def tensors_of(names: Parameters) -> list[str]:
-    """The needed parameters that take tensors: not masks, nor what a call is filled with."""
+    """Return the names of the required parameters that take tensors: not masks, flags, sizes, caches or configs."""
     return [name for name in needed(names) if kind_of(names[name]) == "tensor"]
 
 
 def masks_of(names: Parameters) -> list[str]:
-    """The parameters that take masks."""
+    """Return the names of the parameters that take masks."""
     return [name for name in names if MASKS.search(name)]
 
 
 def sides_of(names: Parameters) -> SideNames | None:
     """Return the parameters of query, key and value, in any order.
 
-    None if there are not all three, or if the call is about another tensor.
+    None if there are not all three, or if another tensor is required.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -172,12 +178,12 @@ def sides_of(names: Parameters) -> SideNames | None:
 
 
 def context_of(names: Sequence[str]) -> str | None:
-    """The parameter of what is attended to, by its name."""
+    """Return the first name that is usual for the sequence that is attended to; None if there is none."""
     return next((each for each in names if each in CONTEXTS), None)
 
 
 def mask_of_tokens(names: Sequence[str]) -> str | None:
-    """The parameter that is a mask of tokens, by its name."""
+    """Return the name that is usual for a mask of tokens, one of padding first; None if there is none."""
     fitting = [each for each in names if MASKS.search(each) and not OTHER_MASKS.search(each)]
     return next(iter(sorted(fitting, key=lambda each: not PADDING.search(each))), None)
 
@@ -185,10 +191,10 @@ def mask_of_tokens(names: Sequence[str]) -> str | None:
 def filled(
     names: Parameters, named: Mapping[str, Any], x: Tensor, causal: bool
 ) -> dict[str, Any] | None:
-    """The arguments that a call wants next to its tensors; None where nothing can stand for one.
+    """Return values for the required parameters that are not in `named`; None if nothing can stand for one.
 
-    Masks, caches and biases are none, unless a causal mask is declared, which would come by one; flags
-    are off; sizes are those of x; and positions are those of the tokens of x.
+    Masks, caches and biases are None, flags False, dropout 0.0; sizes are those of x, and positions those of its
+    tokens. Nothing can stand for a tensor, a config, or a mask if `causal`.
     """
     found: dict[str, Any] = {}
     for name in needed(names):
@@ -202,7 +208,7 @@ def filled(
 
 
 def _filling(kind: str, name: str, x: Tensor) -> Any:
-    """Return a value for an argument of this kind, such as a size or positions; None if unknown."""
+    """Return a value for a parameter of this kind: a size of x, positions, False, 0.0 or 0; None for others."""
     tokens, width = x.shape[-2], x.shape[-1]
     if kind == "size":
         of_heads = x.shape[1] if x.ndim > 3 else None
@@ -215,10 +221,12 @@ def _filling(kind: str, name: str, x: Tensor) -> Any:
 
 
 def rotary(run: Any, x: Tensor, *, twice: bool = True) -> tuple[Tensor, Tensor]:
-    """Cos and sin as a model would hand them in, with base 10000: of the whole width, or of each pair once.
+    """Return cos and sin with base 10000, (batch, tokens, head_dim) each, or half as wide if not `twice`, in x's dtype.
+
+    head_dim is that of a part of the module, or the width of an x with heads.
 
     Raises:
-        TypeError: if it has no head_dim to make them of.
+        TypeError: if there is no head_dim.
     """
     widths = [
         getattr(part, name)

@@ -31,7 +31,10 @@ class Stub(NamedTuple):
 
 
 def stubs_of(found: Any) -> tuple[Stub, ...]:
-    """The functions of what is checked, and those of its file that it calls, that are not written."""
+    """Return the functions that are not written, of the subject and of its file if it calls them; () if all are.
+
+    A module class without any content is one stub.
+    """
     top = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
     if inspect.isclass(top) and not _is_written(top):
         return (_stub(top, top.__name__),)
@@ -40,7 +43,7 @@ def stubs_of(found: Any) -> tuple[Stub, ...]:
 
 
 def _is_written(cls: type) -> bool:
-    """False of a module whose class, and those that it is made of, hold nothing at all."""
+    """Return False for a module class that, with its parents below nn.Module, defines no function and no class."""
     own = cls.__mro__[: cls.__mro__.index(nn.Module)] if issubclass(cls, nn.Module) else ()
     held = [each for kind in own for each in vars(kind).values()]
     return not own or any(inspect.isroutine(each) or isinstance(each, type) for each in held)
@@ -58,7 +61,10 @@ def _stub(found: Any, name: str) -> Stub:
 
 
 def reached(top: Any) -> list[types.FunctionType]:
-    """The functions of one module that what is checked reaches by their names."""
+    """Return the functions of one module that a class or function reaches by name, each once, callers first.
+
+    For a class, calls begin at `ENTRIES`.
+    """
     module, methods = getattr(top, "__module__", None), dict[str, types.FunctionType]()
     if inspect.isclass(top):
         for kind in reversed(top.__mro__):
@@ -91,7 +97,10 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _unwritten(function: types.FunctionType) -> bool:
-    """Return True if a function is not written: its body is empty, or `...` or None fills a gap."""
+    """Return True if a function is not written: its body is empty, or `...` or None fills a gap.
+
+    An empty body without parameters and without `...` is written: there may be nothing to do.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):
@@ -116,7 +125,7 @@ def _says_nothing(statement: ast.stmt) -> bool:
 
 
 def _holds(statement: ast.stmt, *values: Any) -> bool:
-    """True of a statement that is, or returns, one of these constants."""
+    """Return True if a statement is, or returns, one of these constants; a bare return is None."""
     if isinstance(statement, ast.Return) and statement.value is None:
         return None in values
     if not isinstance(statement, ast.Expr | ast.Return):
@@ -125,7 +134,10 @@ def _holds(statement: ast.stmt, *values: Any) -> bool:
 
 
 def _is_gap(node: ast.AST) -> bool:
-    """True of `...` as a statement, as what is assigned or returned, or as an argument; not of x[..., 0]."""
+    """Return True for `...` as a statement, as a value that is assigned or returned, as an operand or as an argument.
+
+    False for x[..., 0].
+    """
     given: list[ast.expr | None] = []
     if isinstance(node, ast.Expr | ast.Return | ast.Assign | ast.AnnAssign | ast.AugAssign):
         given = [node.value]
@@ -137,7 +149,10 @@ def _is_gap(node: ast.AST) -> bool:
 
 
 def _left_none(node: ast.FunctionDef) -> bool:
-    """True if a name is None and stays so: `weights = None` where it is to be worked out."""
+    """Return True if a name is set to None and never again: `weights = None` where it is to be computed.
+
+    It must be read somewhere, or the function have a second parameter.
+    """
     names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
     written = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
     read = {each.id for each in names if isinstance(each.ctx, ast.Load)}

@@ -47,21 +47,21 @@ def _nothing(x: Tensor) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """An attention of another, ready to be called.
+    """The checked attention, ready to be called.
 
     Attributes:
-        run: the copy that is called, or the thing itself where it cannot be copied.
-        original: what was given, or made of it.
-        name: what a person calls it.
+        run: the copy that is called, or the object itself if it cannot be copied.
+        original: what was given, or the instance made of it.
+        name: its name in messages.
         takes: how it is called.
-        contract: what is declared.
-        args: for the constructor, where it is known how it was made.
+        contract: the declarations.
+        args: for the constructor, if it is known how it was made.
         guessed: the names of those arguments that were not given.
         seed: of a class's own weights.
         copied: whether `run` is a copy.
-        dtype: what it runs in.
-        axes: of query, key and value; fewer than 4 where heads are handed over one by one.
-        hands_mask: whether the causal mask is handed to a module that could do without.
+        dtype: to which floating inputs are converted.
+        axes: of query, key and value; fewer than 4 if heads are passed one by one.
+        hands_mask: whether the causal mask is passed to a module that could do without.
         beside: makes the other inputs from the first, where only the first is tested.
     """
 
@@ -81,18 +81,18 @@ class Subject:
 
     @property
     def module(self) -> nn.Module | None:
-        """The module that is run, if it is one."""
+        """The module that is run; None if `run` is not a module."""
         return self.run if isinstance(self.run, nn.Module) else None
 
     def parts(self) -> Iterator[nn.Module]:
-        """Every module in it, or in the attributes of an object that is not a module."""
+        """Yield every module in it, or in the attributes of an object that is not a module."""
         held = vars(self.run).values() if hasattr(self.run, "__dict__") else ()
         for top in [self.run] if self.module is not None else held:
             if isinstance(top, nn.Module):
                 yield from top.modules()
 
     def parameters(self) -> dict[str, Tensor]:
-        """Its parameters by name."""
+        """Return its parameters by name, without those that a call does not use; {} for anything but a module."""
         named = self.module.named_parameters() if self.module is not None else ()
         left_out = {
             id(each) for each in (self.run.left_out if isinstance(self.run, Embedded) else ())
@@ -100,23 +100,26 @@ class Subject:
         return {name: each for name, each in named if id(each) not in left_out}
 
     def within(self, dtype: torch.dtype) -> "Subject":
-        """Another one, in another precision."""
+        """Return a copy that runs in another dtype; without a copy only the inputs are converted."""
         return replace(self.spare(), dtype=dtype)._converted()
 
     def _settled(self) -> None:
-        """Put all its modules into evaluation mode and onto the CPU."""
+        """Put all its modules into evaluation mode and onto the CPU, in place."""
         for part in self.parts():
             part.eval()  # whose own train() may return nothing
             part.to(device="cpu")
 
     def _converted(self) -> "Subject":
-        """Convert all modules of a copy to its dtype, and return the subject itself."""
+        """Convert all modules of a copy to its dtype in place, and return the subject itself."""
         for part in self.parts() if self.copied else ():
             part.to(dtype=self.dtype)
         return self
 
     def spare(self, *, training: bool = False) -> "Subject":
-        """Another one with a copy of its own, so that what it keeps of its calls is not kept."""
+        """Return one with its own copy of the present state, in training mode if asked.
+
+        Itself if it cannot be copied.
+        """
         if not self.copied:
             return self
         found = replace(self, run=duplicate(self.run))
@@ -125,7 +128,7 @@ class Subject:
         return found
 
     def fresh(self) -> "Subject":
-        """Another one as it was given, so that nothing is kept of any call."""
+        """Return one with a new copy of the original, without the state of any call; itself if it cannot be copied."""
         if not self.copied:
             return self
         found = replace(self, run=duplicate(self.original))
@@ -133,20 +136,20 @@ class Subject:
         return found._converted()
 
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
-        """Another instance of the same class, made with other arguments."""
+        """Return one with a new instance of the same class; raise ModelError if these arguments do not fit."""
         made = _made(type(self.original), args, self.seed)
         return _prepared(made, self.name, self.takes, self.contract, args, (), self.seed)
 
     def __call__(self, *tensors: Tensor) -> Tensor:
-        """The output for copies of these inputs, turned into the precision it runs in."""
+        """Return the output for copies of these inputs, converted to the dtype it runs in."""
         return self.whole(*tensors)[0]
 
     def bare(self, *tensors: Tensor) -> Tensor:
-        """The output for these very inputs, so that it shows what is done to them."""
+        """Return the output for these very inputs, which the code may change unless their dtype is converted."""
         return self._called(tensors)[0]
 
     def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
-        """The output, and what was returned besides."""
+        """Return the output for copies of these inputs, and the second value that was returned, or None."""
         # Copies: whoever writes to one must not spoil it for the next probe.
         return self._called([each.clone() for each in tensors])
 
@@ -166,7 +169,7 @@ class Subject:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Cut what a module keeps of a call, a cache or its weights, off the graph of that call."""
+        """Detach, in place, the tensors that a module keeps of a call as attributes or buffers."""
         for part in self.parts():
             for place in (vars(part), vars(part)["_buffers"]):
                 for name, value in place.items():
@@ -176,7 +179,7 @@ class Subject:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Nothing inside is compiled: a check makes many small calls, of many shapes.
+    """Run without torch.compile in this block: a check makes many small calls, of many shapes.
 
     Private: `torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG`, in 2.13; without it a call of
     flex_attention compiles a wrapper of itself each time.
@@ -196,16 +199,17 @@ def uncompiled() -> Iterator[None]:
 def prepare(
     given: Any, takes: str, args: Mapping[str, Any] | None, contract: Contract, seed: int
 ) -> Subject:
-    """Find, make and copy the subject of a check.
+    """Import, make and copy the subject of a check.
 
     Args:
         given: a class, an instance, a function, a dotted path, or "file.py:Name".
-        takes: how it is called.
-        args: for the constructor, where a class is given; what the contract says of its
-            parameters, by their names, need not be said again, and what is wanted besides is
-            guessed.
-        contract: what is declared.
+        takes: how it is called; one of TAKES.
+        args: for the constructor of a class; those of the contract are added by name, and required sizes guessed.
+        contract: the declarations.
         seed: of a class's own weights.
+
+    Raises:
+        ArgumentError, ArgumentTypeError, ModelError: it cannot be found, made, called or copied as declared.
     """
     if takes not in TAKES:
         raise ArgumentError(
@@ -253,7 +257,10 @@ def _prepared(
     guessed: tuple[str, ...],
     seed: int,
 ) -> Subject:
-    """Return a subject that runs a copy of an object in float64, or the object itself if it cannot be copied."""
+    """Return a subject that runs a copy of an object in float64, or the object itself if it cannot be copied.
+
+    Raises ModelError for a lazy or too large module. A copy is in eval mode and on the CPU.
+    """
     original = found if takes == "decode" else _as_module(found)
     check_size(original, name)
     copied, run = _copy(original)
@@ -264,13 +271,13 @@ def _prepared(
 
 
 def _as_module(found: Any) -> Any:
-    """A function with the modules that it holds on to; anything else as it is."""
+    """Return a function with the modules that it holds as one module; anything else unchanged."""
     held = held_by(found)
     return Enclosing(found, held) if held else found
 
 
 def _embedded(found: Any, name: str, *, masked: bool) -> Embedded:
-    """A copy of a model of ids, behind its token embedding."""
+    """Return a copy of a model of ids that takes vectors; raise ModelError (`check.ids`) for anything but a module."""
     model = _as_module(found)
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -317,14 +324,14 @@ def _copy(original: Any) -> tuple[bool, Any]:
 
 
 def _determinism() -> tuple[bool, bool]:
-    """Two settings: only deterministic algorithms run, and of the others PyTorch only warns."""
+    """Return two flags: deterministic algorithms are required, and PyTorch only warns about others."""
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     return torch.are_deterministic_algorithms_enabled(), only_warns
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whatever is done inside: what is global outside is as before, and inside as by default."""
+    """Run the block with default settings; restore generators, dtype, threads, environment and folder afterwards."""
     python = random.getstate()
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None
@@ -366,7 +373,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def left_alone(subject: Subject) -> Iterator[None]:
-    """Put back the state, mode and gradients of a module that could not be copied."""
+    """Restore state, mode and gradients of a module that could not be copied after this block; it runs in eval mode."""
     original = subject.original
     if subject.copied or not isinstance(original, nn.Module):
         yield
@@ -389,5 +396,5 @@ def left_alone(subject: Subject) -> Iterator[None]:
 
 
 def name_of(found: Any) -> str:
-    """The name of a class, function or instance."""
+    """Return the name of a class or function, or of the class of an instance."""
     return getattr(found, "__name__", None) or type(found).__name__

@@ -40,7 +40,7 @@ EDITABLE = (
 
 
 class StageStart(NamedTuple):
-    """The initial numbers of a stage of a figure, with labels for rows and columns."""
+    """The initial numbers of a stage of a figure, (rows, columns), with a label for each row and column."""
 
     name: str
     numbers: Tensor
@@ -63,7 +63,7 @@ class _OneHead(NamedTuple):
     head: int
 
     def stage(self, name: str) -> Tensor:
-        """Return the numbers of a stage, on the CPU."""
+        """Return the numbers of a stage, (rows, columns), detached, on the CPU; KeyError if there is no such stage."""
         numbers, _ = self.trace._part(self.trace.steps[name], self.sample, self.head)
         return numbers.detach().to("cpu")
 
@@ -84,12 +84,12 @@ class _OneHead(NamedTuple):
         return weight.to("cpu")
 
     def visible(self) -> Tensor | None:
-        """Return the pairs that the mask shows; None without a mask."""
+        """Return the pairs that are not −∞, bool, (queries, keys); None without a mask."""
         hidden = self.stage("masked_scores") == -math.inf
         return None if self.trace.mask is None else ~hidden
 
     def bias(self) -> Tensor | None:
-        """Return what was added to the scores: the masked scores minus the scores."""
+        """Return what was added to the visible scores, float64, (queries, keys); None if it is 0 everywhere."""
         before, after = self.stage("capped_scores").double(), self.stage("masked_scores").double()
         visible = self.visible()
         added = torch.where(after.isnan() | (before == after), 0.0, after - before)
@@ -220,7 +220,10 @@ def figure_data(
 def _controls(
     trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor], *, hides: bool
 ) -> Sequence[str]:
-    """Return the names of the controls next to the cells; `hides` says whether there is a mask."""
+    """Return the names of the controls that this figure can have; `hides` says whether there is a mask.
+
+    "scale", "softmax" and "dropout" always; the others by the stages, sizes and tokens.
+    """
     queries, keys = numbers["scores"].shape
     width = numbers["query"].shape[-1]
     as_given = not any(name in inputs for name in WEIGHTS)
@@ -239,7 +242,7 @@ def _controls(
 
 
 def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
-    """Return the scores from the first 2, 4, … and from all dimensions of query and key."""
+    """Return {"width": n, "scores": JSON of query · key} for the first n = 2, 4, … and all dimensions."""
     width = query.shape[-1]
     sizes = [2**power for power in range(1, width.bit_length()) if 2**power < width]
     made = []
@@ -250,7 +253,7 @@ def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
 
 
 def _heads(query: Tensor) -> dict[str, Tensor]:
-    """Return the query split into two heads, or the fewest of equal width, and joined again."""
+    """Return {"split": (heads · tokens, dim), "joined": the query} for the fewest heads, 2 or more, of equal width."""
     tokens, width = query.shape
     count = next((each for each in range(2, width + 1) if width % each == 0), 1)
     split = query.view(tokens, count, width // count).transpose(0, 1)
@@ -258,13 +261,13 @@ def _heads(query: Tensor) -> dict[str, Tensor]:
 
 
 def _count(trace: Trace, axis: str) -> int:
-    """Return the number of samples or heads of a trace; 1 if it has no such axis."""
+    """Return the number of samples ("batch") or heads ("num_heads") of a trace; 1 if it has no such axis."""
     step = trace.steps["query"]
     return dict(zip(step.axes, step.tensor.shape, strict=True)).get(axis, 1)
 
 
 def _check_kind(trace: Trace) -> None:
-    """Raise an UnsupportedError for a trace with sinks, dropout or non-standard stages."""
+    """Raise UnsupportedError, code `figure.stages`, for a trace with sinks, dropout or non-standard stages."""
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),
@@ -282,7 +285,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
-    """Raise an ArgumentTypeError unless the argument is a sequence of names of stages."""
+    """Raise ArgumentTypeError, code `figure.names`, unless the argument is a sequence; its items are not checked."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
@@ -319,7 +322,11 @@ def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
 def _asked(
     predict: object, numbers: dict[str, Tensor], known: Sequence[str]
 ) -> tuple[str, int, int] | None:
-    """Return stage, row and column of the number to predict, counted from 0; None if `predict` is None."""
+    """Return stage, row and column of the number to predict, counted from 0; None if `predict` is None.
+
+    Raises ArgumentTypeError for what is no triple, SelectionError for a stage or place that is not there, both with the
+    code `figure.predict`. Negative places count from the end.
+    """
     if predict is None:
         return None
     if not isinstance(predict, tuple | list) or len(predict) != 3:
@@ -348,7 +355,7 @@ def _asked(
 def _labelled(
     name: str, numbers: Tensor, trace: Trace, queries: list[str], keys: list[str]
 ) -> StageStart:
-    """Return the numbers of a stage with a label for each row and each column."""
+    """Return the numbers of a stage with a label for each row and column: tokens, or numbers of dimensions."""
     rows, columns = numbers.shape
     if name in WEIGHTS:
         source = "source" if name != "W_query" and "source" in trace else "x"
@@ -365,7 +372,10 @@ def _labelled(
 
 
 def _listed(tensor: Tensor) -> dict[str, Any]:
-    """Return a matrix as JSON; float32 numbers have nine digits, which identify them exactly."""
+    """Return a matrix as JSON: rows, columns, single (not float64) and flat numbers; NaN and ±∞ by name.
+
+    Numbers that are not float64 have nine digits, which identify a float32 exactly.
+    """
     rows, columns = tensor.shape
     single = tensor.dtype != torch.float64
     numbers = tensor.double().flatten().tolist()
@@ -375,5 +385,5 @@ def _listed(tensor: Tensor) -> dict[str, Any]:
 
 
 def _name(value: float) -> str:
-    """Return the JavaScript name of a number that JSON cannot hold."""
+    """Return the JavaScript name of NaN, ∞ or −∞, which JSON cannot hold."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -82,7 +82,7 @@ class Figure(Drawn):
         """Write the figure as a self-contained page, which opens offline.
 
         Args:
-            path: the file; whatever was there is replaced.
+            path: the file; one that is there is replaced.
 
         Returns:
             The path.
@@ -119,14 +119,17 @@ class Figure(Drawn):
     def _element(
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
     ) -> Html:
-        """Return the element `ch-figure` with its data as JSON, which may be other data than the figure's."""
+        """Return the element `ch-figure` with `data` as JSON (None: the figure's), `inside` it, and a heading level."""
         made = json.dumps(data or self._data.json, ensure_ascii=False, separators=(",", ":"))
         return element(
             "ch-figure", *inside, data_figure=made, state=self._start or None, level=level
         )
 
     def _tables(self) -> list[Html]:
-        """Return the stages as tables of numbers, for print and where no script runs."""
+        """Return the stages as tables of numbers, for print and where no script runs.
+
+        Large ones as their size in words. The number to predict is "?".
+        """
         asked = self._data.json["predict"]
         found = []
         for part in self._data.parts:
@@ -190,8 +193,8 @@ def figure(
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
             softmax: how scores become weights, also as shares of their sum, without taking the largest
             away, in float32, or over the queries; hiding: by −∞, or by striking weights out;
-            width: how many numbers of query and key are taken, in the place of both; dropout, drawn
-            anew by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
+            width: how many numbers of query and key are taken, in the place of both; dropout,
+            redrawn by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
             transpose or without; rotary: queries and keys are turned by their place.
         predict: a stage, a row and a column: a number to guess before it is shown.
         title: what stands above it.

@@ -17,7 +17,10 @@ def of_mask(
     head: int = 0,
     start: str | None = None,
 ) -> Figure:
-    """Return the figure of a mask.
+    """Return the figure of one sample and head of a mask; `kv_len` of None is query_len.
+
+    Raises SelectionError (`figure.part`) for no such sample or head, TooLargeError (`figure.size`) or ArgumentError
+    (`figure.empty`) for its size, ArgumentError (`figure.start`) for a start that does not fit.
 
     Example:
         >>> of_mask(ch.causal(), 2, 3)

@@ -63,7 +63,7 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
     steps: list[dict[str, Any]] = []
     before = ""
     for step in trace._drawn():
-        name, told = step.name, _told(step)
+        name, told = step.name, _entry_of(step)
         if not step.standard:
             told["of"] = before
         if step.same_as is None and name in trace:
@@ -78,7 +78,7 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
                     "parts": projection.parts,
                     "changes": projection.changes,
                 }
-                steps += [_told(each) | about for each, _ in operands[name].values()]
+                steps += [_entry_of(each) | about for each, _ in operands[name].values()]
             else:
                 told["formula"] += f"; its {sizes_of[name]:,} weights have no room here"
         steps.append(told)
@@ -102,12 +102,15 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
 
 
 def _named(labels: Sequence[str]) -> list[str]:
-    """Return labels such as "0 ␣the", without the space before a word."""
+    """Return labels such as "0 ␣the" as "0 the", without the sign for the space before a word."""
     return [f"{at} {word}".rstrip() for at, word in enumerate(words_of(labels))]
 
 
 def _operands(trace: Trace, name: str) -> Iterator[Step]:
-    """Yield the operands of a projection that are no stages: its weights; for the output also the contexts."""
+    """Yield the operands of a projection that are no stages: its weight, with the bias as last row.
+
+    For the output, first the contexts of all heads side by side.
+    """
     step, projection = trace.steps[name], trace.projections[name]
     weight, bias = projection.weight, projection.bias
     lead = step.axes[-3:-2] if weight.ndim > 2 else ()
@@ -125,8 +128,8 @@ def _operands(trace: Trace, name: str) -> Iterator[Step]:
     yield Step(f"W_{name}", weight, (*lead, width, step.axes[-1]), formula)
 
 
-def _told(step: Step) -> dict[str, Any]:
-    """Return the entry of a stage in the payload of the page."""
+def _entry_of(step: Step) -> dict[str, Any]:
+    """Return the entry of a stage in the payload: name, last two axes, shape, formula with its line, same_as."""
     formula = f"{step.formula} ({step.line})" if step.line else step.formula
     return {
         "name": step.name,
@@ -143,7 +146,10 @@ def _sizes(step: Step) -> dict[str, int]:
 
 
 def _part(step: Step, wanted: dict[str, int | None]) -> Tensor:
-    """Return the numbers of a stage, (batch, heads, rows, columns), for the chosen samples and heads."""
+    """Return the numbers of a stage, (batch, heads, rows, columns), float32, on the CPU.
+
+    `wanted` gives the chosen index by the name of an axis; None is all. Missing axes are 1.
+    """
     tensor = step.tensor.detach()
     for axis, name in enumerate(step.axes[:-2]):
         index = wanted.get(name)
@@ -157,7 +163,7 @@ def _part(step: Step, wanted: dict[str, int | None]) -> Tensor:
 
 
 def _check_size(numbers: int) -> None:
-    """Raise a TooLargeError for more numbers than a page holds."""
+    """Raise TooLargeError, code `trace.page-size`, for more numbers than a page holds."""
     if numbers > MOST_NUMBERS:
         raise TooLargeError(
             "trace.page-size",

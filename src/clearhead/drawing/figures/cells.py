@@ -61,23 +61,26 @@ class Cells:
         return f"one cell {'=' if even else '≈'} {tall:,} × {wide:,} tokens".replace(",", " ")
 
     def unit(self) -> str:
-        """The unit of the numbers, for a colour bar."""
+        """Return the unit of the numbers for a colour bar, and what cells outside of the scale mean."""
         unit = (
             "share of a query's attention, mean" if self.pooled else "attention weight (share of 1)"
         )
         return "; ".join([unit, *self.blank()])
 
     def blank(self) -> list[str]:
-        """The meaning of the cells without a colour of the scale, in words."""
+        """Return the meaning of the cells without a colour of the scale, in words: hidden, no number.
+
+        [] if there are none.
+        """
         broken = bool(np.isnan(self.shares.compressed()).any())
         return ["grey: hidden"] * self.hides + ["orange: no number"] * broken
 
 
 def check_cells(cells: object) -> int | None:
-    """Check the largest number of cells along a side of a map.
+    """Return the largest number of cells along a side of a map, as an int; None for None.
 
     Raises:
-        ArgumentError: code `plot.cells`.
+        ArgumentError: code `plot.cells`, for anything else or less than 1.
     """
     count = as_int(cells)
     if cells is not None and (count is None or count < 1):
@@ -88,7 +91,10 @@ def check_cells(cells: object) -> int | None:
 
 
 def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
-    """Return numbers as a masked array, with hidden cells masked."""
+    """Return numbers as a masked array on the CPU, with hidden cells masked; None hides nothing.
+
+    It shares memory with a tensor that is on the CPU.
+    """
     array = numbers.detach().cpu().numpy()
     mask = False if hidden is None else hidden.cpu().expand(array.shape).numpy()
     return np.ma.MaskedArray(array, mask=mask)

@@ -46,7 +46,10 @@ def of_attention(
     cells: int | None = None,
     ax: object = None,
 ) -> Any:
-    """Draw a matrix or a summary, as `plot` of either."""
+    """Draw a matrix or a summary, and return its axes, or an array of axes for maps of several heads.
+
+    Arguments and what it raises are those of `AttentionMatrix.plot`.
+    """
     kind = check_kind(kind, KINDS)
     check_bool("log", log)
     used = {"map": ("source_tokens", "cells"), "received": ("source_tokens",)}.get(kind, ("cells",))
@@ -106,7 +109,7 @@ def of_seen(
     width: float | None = None,
     ax: object = None,
 ) -> Any:
-    """Draw all layers, as `Seen.plot`."""
+    """Draw all layers, and return axes, or an array of them for maps; arguments and errors are those of `Seen.plot`."""
     kind = check_kind(kind, KINDS)
     check_bool("log", log)
     pairs = isinstance(heads, Sequence) and any(isinstance(each, tuple) for each in heads)
@@ -168,7 +171,10 @@ def of_seen(
 
 
 def _check_size(name: str, number: Any, given: object) -> None:
-    """Check that a figure size is a positive number."""
+    """Raise ArgumentError, code `plot.option`, unless a figure size is None or a positive, finite number.
+
+    `number` is the size as a number, `given` as it was given.
+    """
     if given is not None and (
         isinstance(given, bool) or not isinstance(number, int | float) or not 0 < number < inf
     ):
@@ -180,7 +186,10 @@ def _check_size(name: str, number: Any, given: object) -> None:
 def _of_chosen(
     seen: Seen[Any], heads: Sequence[Any], sample: int, most: int | None
 ) -> tuple[list[Cells], list[str]]:
-    """Return the maps of heads of any layers, given as (layer, head) pairs, and their titles."""
+    """Return the maps of heads of any layers, given as (layer, head) pairs, and a title for each.
+
+    Raises SelectionError (`plot.part`) for what is no pair, ShapeError (`plot.lengths`) for layers of other lengths.
+    """
     maps: list[Cells] = []
     titles: list[str] = []
     for each in heads:
@@ -207,7 +216,10 @@ def _of_chosen(
 
 
 def _layers(seen: Seen[Any], layers: Sequence[str | int] | None) -> list[str]:
-    """Return the paths of the requested layers, given by path or number."""
+    """Return the paths of the requested layers, given by path or number; None is all.
+
+    Raises ArgumentTypeError or ArgumentError, code `plot.layers`, for no list or an empty one; SelectionError.
+    """
     if layers is None:
         names = list(seen.layers)
     elif isinstance(layers, str | int) or not isinstance(layers, Sequence):
@@ -230,7 +242,10 @@ def _numbers_by_layer(
     log: bool,
     ax: object,
 ) -> Any:
-    """Return the mean of each head over the real queries of all calls, layer by layer, as `Seen.table`."""
+    """Draw the mean of each head over the real queries of all calls, layer by layer, and return the axes.
+
+    Raises SelectionError, `plot.part`, for no such head or sample, ArgumentError, `plot.empty`, for an empty layer.
+    """
     layers, layers_apart = [], seen.apart(names)
     for _, parts in layers_apart:
         for weights in parts:
@@ -257,7 +272,11 @@ def _numbers_by_layer(
 
 
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
-    """Return the average of each head of a layer, (num_heads,), float64; for a role its score."""
+    """Return the average of each head of a layer, (num_heads,), float64; for a role its score.
+
+    NaN for distance and previous in cross-attention. `sample` of None averages all samples; SelectionError for none
+    such.
+    """
     if sample is not None:
         sample = check_place("sample", sample, min(each.batch for each in parts))
     if kind in ("distance", "previous") and any(each.cross for each in parts):
@@ -273,7 +292,10 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
 
 
 def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
-    """Return the maps of some heads as cells, with the numbers of the heads."""
+    """Return the maps of the heads of a view as cells, with at most `most` cells a side, or the usual number if None.
+
+    ArgumentError for a summary with `most`, or without a map. `one` says that a single head is drawn, larger.
+    """
     if isinstance(view.weights, Summary):
         if most is not None:
             raise ArgumentError(
@@ -291,7 +313,7 @@ def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
 
 
 def _received(view: HeadView) -> tuple[Tensor, list[str]]:
-    """Return the mean over query heads of what each key receives, (kv_len,), and the heads in words."""
+    """Return the mean over query heads of what each key receives, (kv_len,), and a list of the heads in words."""
     mean, members = view.received()
     weights = view.weights
     if len(members) == 1:
@@ -304,12 +326,12 @@ def _received(view: HeadView) -> tuple[Tensor, list[str]]:
 
 
 def _head(place: int, weights: Weights) -> list[str]:
-    """Return the words for a head in a title; [] if the weights are of one head."""
+    """Return ["head n"], by its number in the layer, for a title; [] if the weights are of one head."""
     return [f"head {numbers_of_heads(weights)[place]}"] if weights.ndim > 2 else []
 
 
 def _check_something(weights: Weights) -> None:
-    """Raise an ArgumentError for weights with a dimension of size 0."""
+    """Raise ArgumentError, code `plot.empty`, for weights with a dimension of size 0."""
     sizes = {name: getattr(weights, name) for name in ("batch", "num_heads", "query_len", "kv_len")}
     if min(*sizes.values(), weights.num_kv_heads) == 0:
         words = ", ".join(f"{name}={size}" for name, size in sizes.items())

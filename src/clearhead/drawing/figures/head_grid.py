@@ -27,7 +27,10 @@ WIDE = 1.5
 
 
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
-    """Draw the heads of one matrix, and return an array of axes, one for each head."""
+    """Draw the heads of one matrix, and return an array of axes, one for each head.
+
+    `ax` holds as many axes; None makes a figure. `log` is a logarithmic scale.
+    """
     count = len(cells.heads)
     axes = _axes(ax, count, columns_for(count), "one for each head")
     for place, head in zip(axes, cells.heads, strict=True):
@@ -41,7 +44,10 @@ def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
 def of_layers(
     layers: Sequence[Cells], names: Sequence[str], *, log: bool, ax: object
 ) -> np.ndarray:
-    """Draw layers × heads, and return an array of axes, None where a layer has fewer heads."""
+    """Draw layers × heads, and return an array of axes, None where a layer has fewer heads.
+
+    `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale.
+    """
     columns = max(len(cells.heads) for cells in layers)
     places = [
         (row, column) for row, cells in enumerate(layers) for column in range(len(cells.heads))
@@ -129,7 +135,10 @@ def columns_for(count: int) -> int:
 
 
 def _axes(ax: object, count: int, columns: int, of: str) -> list[Axes]:
-    """Return the given axes, or those of a new figure with room for titles and a colour bar."""
+    """Return the given axes as a list, or `count` of a new figure with room for titles and a colour bar.
+
+    `of` says in an error what there must be one for.
+    """
     if ax is not None:
         return given(ax, count, of)
     rows = math.ceil(count / columns)
@@ -148,7 +157,10 @@ def _fill(
     bar: bool = True,
     draw: Callable[..., AxesImage | QuadMesh] = show,
 ) -> AxesImage | QuadMesh:
-    """Draw the maps on one scale with one colour bar, and return the last image."""
+    """Draw each map, (cells, index of its head), on its axes, on one scale, and return the last image.
+
+    `bar` adds a colour bar. The ticks of the axes are removed.
+    """
     shares = [cells.shares[place] for cells, place in maps]
     scale, extend = scales.upwards(shares, log=log, root=True)
     for each, (cells, place) in zip(axes, maps, strict=True):
@@ -162,12 +174,12 @@ def _fill(
 
 
 def _unit(maps: Sequence[Cells]) -> str:
-    """Return the unit of the maps; if some hide cells, that of one of them."""
+    """Return the unit of the first of the maps that hides cells, or else of the first."""
     return next((cells for cells in maps if cells.hides), maps[0]).unit()
 
 
 def _name_sides(axes: Axes, layers: Sequence[Cells]) -> None:
-    """Write the names of both axes once, at the edges of the figure."""
+    """Write the names of both axes once, at the edges of the figure of `axes`, with the size of a cell if it is one."""
     details = {cells.detail() for cells in layers}
     detail = f"; {details.pop()}" if len(details) == 1 and "" not in details else ""
     axes.figure.supxlabel(f"attended to (key){detail}", fontsize="medium")

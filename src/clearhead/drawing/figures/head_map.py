@@ -32,7 +32,10 @@ def draw(
     log: bool,
     ax: object,
 ) -> Axes:
-    """Draw the first head of `cells` on `ax`, or on new axes if it is None; the colours go by roots unless `log`."""
+    """Draw the first head of `cells` with titles and a colour bar, and return the axes.
+
+    On `ax`, or on new axes if it is None; the colours go by roots unless `log`.
+    """
     lettered = tokens is not None or source_tokens is not None
     axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
     scale, extend = scales.upwards([cells.shares[0]], log=log, root=True)
@@ -48,7 +51,7 @@ def draw(
 
 
 def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
-    """Draw one of the maps as an image, on axes that count tokens."""
+    """Draw the map at `place` as an image on axes that count tokens, and return it; NaN is drawn over it."""
     # A pair of tokens is a cell around its numbers; a cell of many begins at its first.
     edges = (0, cells.kv_len, cells.query_len, 0) if cells.pooled else None
     shares = cells.shares[place]
@@ -72,7 +75,10 @@ def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
 
 
 def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMesh:
-    """Draw one map as vector cells, which stay sharp in a PDF where an image has a fixed resolution."""
+    """Draw the map at `place` as vector cells, which stay sharp in a PDF, and return them.
+
+    Sets the limits of the axes.
+    """
     shares = cells.shares[place]
     first = 0.0 if cells.pooled else -0.5
     lengths = zip((cells.query_len, cells.kv_len), shares.shape, strict=True)

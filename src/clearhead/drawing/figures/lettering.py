@@ -70,7 +70,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the fonts to search for a glyph: those of the user's settings, then those with more glyphs."""
+    """Return the first installed font of the user's settings, then DejaVu Sans and installed ones with more glyphs."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:
@@ -90,7 +90,7 @@ def tick(
     most: int = MOST_LABELS,
     size: str | float = SIZE,
 ) -> None:
-    """Write the tokens along an axis; where not all fit, some with their positions.
+    """Write the tokens along an axis in place; where not all fit, some with their positions.
 
     Args:
         axes: where.
@@ -150,7 +150,7 @@ def wrapped(text: str, length: float, size: str | float) -> str:
 
 
 def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
-    """Write a title literally, without interpreting formulas in it."""
+    """Set the title of axes literally, without interpreting formulas in it, wrapped to their width."""
     chosen = size or matplotlib.rcParams["axes.titlesize"]
     axes.set_title(
         wrapped(drawable(text), inches(axes)[0], chosen),
@@ -161,7 +161,7 @@ def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
 
 
 def name_axis(axes: Axes, axis: str, text: str) -> None:
-    """Write the name of an axis, on several lines if needed."""
+    """Set the name of the axis "x" or "y", wrapped to its length."""
     lines = wrapped(text, inches(axes)[axis == "y"] * 1.1, matplotlib.rcParams["axes.labelsize"])
     (axes.set_xlabel if axis == "x" else axes.set_ylabel)(lines)
 
@@ -187,7 +187,7 @@ def short_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _path(text: str) -> str:
-    """Return a path that fits next to an axis, cut at its beginning."""
+    """Return a path that fits next to an axis, cut at its beginning; "layer n" for a number, "the model" for ""."""
     if not text or text.isdigit():
         return f"layer {text}" if text else "the model"
     letters = clusters(label(text))
@@ -207,12 +207,12 @@ def _spelled(char: str) -> str:
 
 @cache
 def _installed() -> frozenset[str]:
-    """Return the names of the fonts that matplotlib finds."""
+    """Return the names of the fonts that matplotlib finds; read once."""
     return frozenset(entry.name for entry in font_manager.fontManager.ttflist)
 
 
 @cache
 def _has_glyph(char: str, families: tuple[str, ...]) -> bool:
-    """Return True if one of these font families has the character."""
+    """Return True if one of these font families has the character; cached."""
     fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
     return any(font.get_char_index(ord(char)) for font in fonts)

@@ -40,7 +40,10 @@ def line(
     most: int,
     ax: object,
 ) -> Axes:
-    """Draw a number for each query of one head as a line, with gaps at NaN."""
+    """Draw a number for each query of the first head of a view as a line, with gaps at NaN, and return the axes.
+
+    `most` is the largest number of points; neighbours are averaged. `ax` of None makes a figure.
+    """
     count, quantity = view.weights.query_len, QUANTITIES[kind]
     means, detail = binned(view.statistic(kind), most)
     axes = one(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
@@ -70,7 +73,7 @@ def strips(
     most: int,
     ax: object,
 ) -> Axes:
-    """Draw a strip of numbers for each row of `values`, (rows, queries or keys); NaN is white.
+    """Draw a strip of numbers for each row of `values`, (rows, queries or keys), and return the axes; NaN is white.
 
     Args:
         values: the numbers.
@@ -107,7 +110,16 @@ def by_layer(
     log: bool,
     ax: object,
 ) -> Axes:
-    """Draw a number for each head of each layer; layers may have fewer heads than others."""
+    """Draw a number for each head of each layer, and return the axes; layers may have fewer heads than others.
+
+    Args:
+        layers: the numbers of each, (heads,).
+        names: the name of each.
+        heads: the numbers of the heads, as many as the longest layer has.
+        quantity: the name and unit of the numbers.
+        log: a logarithmic scale.
+        ax: axes, or None for a new figure.
+    """
     values = torch.full((len(layers), len(heads)), torch.nan, dtype=torch.float64)
     for row, each in enumerate(layers):
         values[row, : len(each)] = each
@@ -140,9 +152,9 @@ def _brief(value: float) -> str:
 
 
 def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
-    """Return means over neighbouring queries, as many as fit, and what a point is, in words; "" if one query.
+    """Return means over neighbouring queries, (rows, most or fewer), float64 on the CPU, and what a point is, in words.
 
-    What is NaN does not count, unless there is nothing else.
+    The words are "" if a point is one query. NaN does not count, unless there is nothing else.
     """
     numbers = numbers.detach().cpu().double()
     count = numbers.shape[1]
@@ -156,7 +168,7 @@ def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
 
 
 def number(axes: Axes, axis: str, names: Sequence[str]) -> None:
-    """Write the names of rows or columns, as many as fit."""
+    """Write the names of rows ("y") or columns ("x") at the axis: each, or every n-th if they do not fit."""
     room = inches(axes)[axis == "y"] * 72 / (10 * LINE)
     every = max(1, -(-len(names) // max(1, int(room))))
     places = list(range(0, len(names), every))

@@ -9,7 +9,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, S
 
 
 def check_kind(kind: object, kinds: Collection[str]) -> str:
-    """Check that there is such a kind of figure.
+    """Return the kind of figure, after checking that it is one of `kinds`.
 
     Raises:
         ArgumentError: code `plot.kind`.
@@ -35,7 +35,7 @@ def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) 
 
 
 def check_place(name: str, place: object, count: int) -> int:
-    """Return the index of a sample, or of a head of a mask, counted from 0.
+    """Return the index of a sample, or of a head of a mask, counted from 0; negative ones count from the end.
 
     Raises:
         SelectionError: code `plot.part`.
@@ -104,7 +104,10 @@ def check_words(
 
 
 def _words(name: str, words: Any, count: int, of: str) -> list[str] | None:
-    """Return the words for an axis as a list, None if none were given; raise if they do not fit its length."""
+    """Return the words for an axis as a list, None if none were given.
+
+    Raises ArgumentTypeError for no list of strings, ShapeError for another number; code `plot.tokens`.
+    """
     if words is None:
         return None
     is_list = isinstance(words, Sequence) and not isinstance(words, str)

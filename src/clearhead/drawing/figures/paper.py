@@ -22,7 +22,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def grid_of(count: int, columns: int, width: float, height: float) -> list[Axes]:
-    """Return `count` axes of a new figure, `columns` in a row, of `width` by `height` inches each."""
+    """Return a list of `count` axes of a new figure, `columns` in a row, of `width` by `height` inches each."""
     columns = min(columns, count)
     rows = -(-count // columns)
     grid = new_figure(width * columns, height * rows).subplots(rows, columns, squeeze=False)
@@ -61,7 +61,7 @@ def given(ax: object, count: int, of: str) -> list[Axes]:
 
 
 def array(axes: Sequence[Axes]) -> np.ndarray:
-    """Return axes as an array of one dimension."""
+    """Return axes as an array of objects, of one dimension."""
     found = np.empty(len(axes), dtype=object)
     found[:] = axes
     return found
@@ -75,14 +75,14 @@ def figure_of(axes: Axes) -> Figure:
 
 
 def inches(axes: Axes) -> tuple[float, float]:
-    """Return the width and height of axes, in inches."""
+    """Return the width and height of axes in the present layout, in inches."""
     box = axes.get_window_extent()
     dots = figure_of(axes).dpi
     return box.width / dots, box.height / dots
 
 
 def _an_axes(ax: object, expected: str) -> Axes:
-    """Return `ax`, or raise an ArgumentTypeError if it is not matplotlib axes."""
+    """Return `ax`, or raise ArgumentTypeError, code `plot.axes`, if it is not matplotlib axes."""
     if not isinstance(ax, Axes):
         raise ArgumentTypeError(
             "plot.axes",

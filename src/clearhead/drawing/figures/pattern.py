@@ -38,7 +38,7 @@ def of_mask(
     cells: int | None = None,
     ax: object = None,
 ) -> Axes:
-    """Draw a mask, as `Mask.plot`."""
+    """Draw a mask, and return the axes; arguments and errors are those of `Mask.plot`."""
     query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
     most = check_cells(cells) or MOST_CELLS
     batch, heads = mask.leading
@@ -76,7 +76,7 @@ def of_mask(
 
 
 def _draw_pairs(axes: Axes, shares: Tensor) -> None:
-    """Draw pairs in two colours, with a legend."""
+    """Draw pairs, (queries, keys), in two colours on axes, with a legend."""
     rows, columns = shares.shape
     axes.imshow(
         shares.cpu().numpy(),
@@ -92,7 +92,10 @@ def _draw_pairs(axes: Axes, shares: Tensor) -> None:
 def _draw_blocks(
     axes: Axes, shares: Tensor, block: tuple[int, int], query_len: int, kv_len: int
 ) -> None:
-    """Draw blocks by their share of visible pairs; a fully hidden block is white."""
+    """Draw blocks, (rows, columns), by their share of visible pairs, with a colour bar.
+
+    A fully hidden block is white.
+    """
     values = np.ma.masked_equal(shares.cpu().numpy(), 0.0)
     # The last block of a row or column may reach beyond the tokens.
     bottom, right = shares.shape[0] * block[0], shares.shape[1] * block[1]

@@ -22,7 +22,7 @@ UNIT = "attention received (sum of weights)"
 def bars(
     received: Tensor, *, title: str, tokens: Sequence[str] | None, log: bool, ax: object
 ) -> Axes:
-    """Draw the sums of keys, (kv_len,), as bars in order; of many keys, the largest."""
+    """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only."""
     count = len(received)
     values = received.detach().cpu().double()
     if count <= MOST_LABELS:

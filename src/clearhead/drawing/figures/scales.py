@@ -26,13 +26,10 @@ DECADES = 4
 def upwards(
     values: Sequence[np.ndarray], *, log: bool, root: bool = False
 ) -> tuple[Normalize, str]:
-    """Return a scale from 0 to the largest value, linear, by square root or logarithmic, and how a colour bar extends.
+    """Return a scale from 0 to the largest value, and how a colour bar extends, "min" or "neither".
 
-    Values below the lower end of a logarithmic scale, such as 0, get the colour of that end: they are small, and
-    not hidden.
-
-    What is below a logarithmic scale, 0 above all, has the colour of its lower end: it is small,
-    and not hidden.
+    It is linear, by square root (`root`) or logarithmic (`log`). Values below the lower end of a logarithmic scale,
+    such as 0, get the colour of that end: they are small, and not hidden. NaN and masked values do not count.
 
     Example:
         >>> import numpy as np
@@ -54,7 +51,7 @@ def upwards(
 
 
 def around_zero(values: np.ndarray) -> Normalize:
-    """Return a scale with 0 in the middle.
+    """Return a linear scale with 0 in the middle, to the largest absolute value; to 1 if there is none.
 
     Example:
         >>> import numpy as np
@@ -68,7 +65,7 @@ def around_zero(values: np.ndarray) -> Normalize:
 
 
 def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
-    """Draw a colour bar with a unit next to the axes."""
+    """Draw a colour bar with a unit next to the axes, which become smaller, and return it."""
     figure = figure_of(axes[0])
     if len(axes) == 1:
         bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
@@ -80,7 +77,7 @@ def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, exten
 
 
 def write_numbers(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], size: str) -> None:
-    """Write a text into every cell of an image, in black or white by contrast."""
+    """Write a text into every cell of an image, in black or white by contrast; hidden cells count as white."""
     papers = image.to_rgba(np.asarray(image.get_array()), bytes=True)
     hidden = np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
     for row, line in enumerate(texts):

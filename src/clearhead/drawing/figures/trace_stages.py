@@ -42,7 +42,7 @@ def of_trace(
     log: bool = False,
     ax: object = None,
 ) -> np.ndarray:
-    """Draw a trace, as `Trace.plot`: an array of axes, one for each stage."""
+    """Draw a trace, and return an array of axes, one for each stage; arguments and errors are those of `Trace.plot`."""
     check_bool("log", log)
     steps = _chosen(trace, stages)
     parts = [trace._part(step, sample, head)[0] for step in steps]
@@ -61,7 +61,11 @@ def of_trace(
 
 
 def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
-    """Return the requested stages; without a request, all that do not repeat another one."""
+    """Return the requested stages; for None, all that do not repeat another one.
+
+    Raises ArgumentTypeError or ArgumentError (`plot.stages`) for no list or an empty one, SelectionError
+    (`trace.stage`) for an unknown name.
+    """
     if stages is None:
         return [step for step in trace._drawn() if step.same_as is None]
     if isinstance(stages, str) or not isinstance(stages, Sequence):
@@ -82,7 +86,7 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
 
 
 def _has_room_for_numbers(part: Tensor) -> bool:
-    """Return True if a stage is small enough to show its numbers."""
+    """Return True if a stage has at most 12 rows and 8 columns, so that its numbers can be written."""
     return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
 
 
@@ -98,7 +102,10 @@ def _formula(trace: Trace, step: Step) -> str:
 def _draw(
     axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, title: str, *, log: bool
 ) -> None:
-    """Draw a stage as an image, with its numbers where they fit."""
+    """Draw a stage as an image on axes, with its numbers where they fit, or else a colour bar.
+
+    Hidden cells are hatched.
+    """
     numbers = part.detach().cpu().double().numpy()
     is_shares = step.name in SHARES
     blank = hidden if is_shares else numbers == -np.inf
@@ -143,7 +150,7 @@ def _written(value: float) -> str:
 
 
 def _label(axes: Axes, trace: Trace, step: Step) -> None:
-    """Write tokens along the axes, or the name of what an axis counts."""
+    """Write tokens along both axes, or the name of what the columns count."""
     sizes = step.tensor.shape[-2:]
     tick(axes, "y", sizes[0], _words(trace, step.axes[-2]))
     kind = step.axes[-1]

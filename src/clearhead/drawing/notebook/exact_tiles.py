@@ -40,7 +40,10 @@ def answer(
 
 
 def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return the ends and the number of rows and columns, and float32 values, −1 where everything is hidden."""
+    """Return the ends and the number of rows and columns, and float32 values as bytes, −1 where everything is hidden.
+
+    (None, b"") for a part too large to be computed exactly.
+    """
     sides = request["rows"], request["columns"]
     if not is_exact(matrix.problem, *(stop - first for first, stop in sides)):
         return UNKNOWN  # the page has a map that is fine enough for so large a part
@@ -58,7 +61,10 @@ def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
 
 
 def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return the largest weights of a token as a query or a key, their total, and the entropy of a query."""
+    """Return a token's largest weights as a query or key, [[place, weight]], their total, and the entropy of a query.
+
+    B"".
+    """
     head, token, as_key = request["head"], request["token"], request["side"] == "key"
     rows, columns = range(token, token + 1), range(matrix.kv_len)
     if as_key:
@@ -75,7 +81,7 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return the stages of a pair of a query and a key."""
+    """Return the stages of a pair of a query and a key by name, those that are not None; and b""."""
     places = request["head"], request["query"], request["key"]
     stages = stages_of_pair(matrix.problem, sample, *places)._asdict()
     return {

@@ -41,7 +41,7 @@ def view(
     kernel, in a notebook that was saved with its widgets, the page shows what it holds.
 
     Args:
-        thing: what to look at.
+        thing: the record, matrix, summary or trace to show.
         tokens: what the queries are, as strings or ids, one for each token; those that were saved
             with it, if None. A trace has its own.
         source_tokens: what the keys are, in attention between two texts.
@@ -102,7 +102,7 @@ def view(
 
 @cache
 def _widget_class(kind: str) -> Any:
-    """Return the widget class for one kind of page, made on first use because anywidget is optional."""
+    """Return the widget class for one kind of page, made once, on first use; MissingExtraError without anywidget."""
     try:
         import anywidget
         import traitlets

@@ -47,7 +47,7 @@ EVERY = 7
 
 
 class Arrays(NamedTuple):
-    """Arrays of a payload, and the entry of the layer that describes how to decode them."""
+    """Arrays of a payload by name, and the entry of the layer that describes how to decode them (`about`)."""
 
     about: dict[str, Any]
     arrays: dict[str, Tensor | Deflated]
@@ -73,19 +73,19 @@ def choose_levels(views: Sequence[HeadView]) -> int:
 
 
 def rounded_maps(maps: HeadMaps, levels: int = BYTE) -> Rounded:
-    """Return maps rounded to `levels` steps; hidden cells are distinguished from 0."""
+    """Return maps rounded to `levels` steps by their square root; hidden cells are distinguished from 0."""
     hidden = None if maps.hidden is None else maps.hidden.expand(maps.shares.shape)
     return rounded(maps.shares, levels, hidden=hidden)
 
 
 def per_head(place: int, name: str, numbers: Rounded) -> Arrays:
-    """Return codes, (heads, rows, columns), as one array per head, which is decoded when it is drawn."""
+    """Return codes, (heads, rows, columns), as one array "place/head/name" per head, decoded when it is drawn."""
     arrays = {f"{place}/{head}/{name}": codes for head, codes in enumerate(numbers.codes)}
     return Arrays(numbers.about | {"shape": list(numbers.codes.shape[1:])}, dict(arrays))
 
 
 def exact_weights(place: int, maps: HeadMaps) -> Arrays:
-    """Return unrounded weights as one array per head; −1 where they are hidden."""
+    """Return float32 weights as one array per head; −1 where they are hidden."""
     weights = maps.shares.float()
     if maps.hidden is not None:
         weights = weights.masked_fill(maps.hidden, -1.0)
@@ -147,9 +147,9 @@ def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
 
 
 def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
-    """Return the keys that each query may see, as runs; None if a query has too many runs.
+    """Return the keys that each query may see, as runs; None without spans, or with more than 8 runs a query.
 
-    Each edge as what it differs by from that of the query before, which deflates to next to nothing.
+    Each edge is stored as the difference from that of the query before, which deflates to next to nothing.
     """
     if spans is None or spans.pieces > PIECES:
         return None
@@ -161,7 +161,10 @@ def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
 
 
 def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
-    """Return the maps of the overview, from weights or from a map of shares; None if they are empty."""
+    """Return the maps of the overview, at most 40 × 40 cells, from weights or a map of shares.
+
+    None if they are empty.
+    """
     if not maps.shares.numel():
         return None
     numbers = rounded_maps(maps.coarser(SMALL, SMALL))
@@ -170,7 +173,7 @@ def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
 
 
 def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
-    """Return the finest map of each head that fits; at least the coarsest of MAPS."""
+    """Return the finest map of each head that fits into `room` bytes; the coarsest, 128 cells a side, if none does."""
     most = max(maps.shares.shape[1:])
     sizes = [most, *(size for size in MAPS if size < most)]
     while True:
@@ -184,7 +187,10 @@ def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
 
 
 def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
-    """Return the strongest links of one sample, rank by rank, up to the size limit; None if there are none."""
+    """Return the strongest links of the first sample, rank by rank, as many as fit into `room` bytes, at least one.
+
+    `summary` must have its largest weights. None if they are of 0 ranks.
+    """
     assert summary.top_k is not None
     weights, keys = summary.top_k.weights[0], summary.top_k.keys[0]
     position = torch.arange(summary.query_len, device=keys.device)

@@ -205,7 +205,15 @@ def write_heads(
 
 @dataclass
 class _Packing:
-    """A payload under construction, to which layers are added in order."""
+    """A payload under construction, to which layers are added in order.
+
+    Attributes:
+        levels: the steps that weights are rounded to; None to write them as they are.
+        room: bytes for each long layer.
+        texts, layers, arrays: of the page so far.
+        start: the link at which the page opens; None without one.
+        telling: how much that link stands out.
+    """
 
     levels: int | None = BYTE
     room: float = 0.0
@@ -216,7 +224,9 @@ class _Packing:
     telling: tuple[bool, float] = (False, 0.0)
 
     def locate(self, number: int, run: Run, layer: Layer) -> Located:
-        """Return a layer with its place in the texts; two runs of one text share the text.
+        """Return a layer with its place in the texts, which new texts are added to.
+
+        Two runs of one text share the text.
 
         Raises:
             ClearheadError: as `heads_payload` does.
@@ -242,7 +252,10 @@ class _Packing:
         return Located(number, run, layer, query, key)
 
     def add(self, place: int, shown: Located) -> None:
-        """Add a layer: its entry in the head of the payload, and its arrays."""
+        """Append the entry of a layer, and add its arrays; `start` becomes a link of it if that stands out more.
+
+        Only layers of the first run can set `start`. `place` is the layer's index in the page.
+        """
         query, key, weights = shown.query, shown.key, shown.layer.weights
         own = None if key.text is None or key.text != query.text else self.texts[key.text]
         summary = self._summary(shown, own)
@@ -309,7 +322,10 @@ class _Packing:
     def _add_pooled(
         self, place: int, shown: Located, summary: Summary, entry: dict[str, Any], room: float
     ) -> None:
-        """Add map and links of a long text, as fine and as many as fit."""
+        """Add map, visible keys and links of a long text to `entry` and the arrays, as many as fit into `room` bytes.
+
+        Those that the summary does not have are left out.
+        """
         if summary.pooled is not None:
             weights = shown.layer.weights
             matrix = weights if isinstance(weights, AttentionMatrix) else None
@@ -327,14 +343,17 @@ class _Packing:
             entry["links"] = self.take(strongest_links(place, summary, room))
 
     def write(self, writes: Written, shown: Sequence[Located]) -> dict[str, Any]:
-        """Add the tokens that heads raise and lower, and return the entry of the page."""
+        """Add the tokens that heads raise and lower to the layers, and return the entry of the page.
+
+        Raises as `Written.packed`.
+        """
         entry, found = writes.packed(shown)
         for place, arrays in found.items():
             self.layers[place]["writes"] = self.take(arrays)
         return entry
 
     def take(self, found: Arrays | None) -> dict[str, Any] | None:
-        """Add arrays, and return the entry that says how to read them."""
+        """Add arrays, and return the entry that says how to read them; None, and nothing added, for None."""
         if found is None:
             return None
         self.arrays |= found.arrays
@@ -348,7 +367,10 @@ class _Packing:
         return known.index(text.tokens) if text.tokens in known else len(known)
 
     def _summary(self, shown: Located, text: PageText | None) -> Summary:
-        """Return the summary of the sample, with batch and heads, and with roles if they are known."""
+        """Return the summary of the sample, with batch and heads, and with roles if they are known.
+
+        Made of a matrix, with links and a map if it is long; a summary is cut to the sample.
+        """
         weights = shown.layer.weights
         if isinstance(weights, Summary):
             return weights.sample(shown.run.sample)

@@ -9,10 +9,9 @@ from clearhead.watching.table import rows_of
 
 
 def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
-    """Return the numbers of each head of a layer, as a table has them.
+    """Return a dict for each head of a layer: entropy, distance, role, and the score in each role.
 
-    Without roles only what is known, and between two texts, which have no distance from each other, neither roles nor
-    distance.
+    None for scores without roles. Between two texts (`crosses`) distance and scores are None, and the role is "".
     """
     return [
         {

@@ -29,7 +29,7 @@ class Located(NamedTuple):
 
     @property
     def short(self) -> AttentionMatrix | None:
-        """The matrix if the page has all of its weights; None otherwise."""
+        """The matrix if the page has all of its weights; None for a summary, and for a long text."""
         weights = self.layer.weights
         if isinstance(weights, Summary):
             return None

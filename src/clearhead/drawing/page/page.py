@@ -54,7 +54,7 @@ def page(payload: Payload) -> str:
 
 @cache
 def policy(kind: str) -> str:
-    """Return the content security policy for a kind of page: run its own script, and load nothing.
+    """Return the content security policy for a kind of page: run its own script, and load nothing; cached.
 
     Example:
         >>> policy("heads").startswith("default-src 'none'; script-src 'sha256-")
@@ -81,7 +81,7 @@ def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
 
 @cache
 def asset(name: str) -> str:
-    """Return a bundled file of the front end, such as `heads.js` or `heads.css`.
+    """Return the text of a bundled file of the front end, such as `heads.js` or `heads.css`; read once.
 
     Example:
         >>> asset("heads.js").startswith("/* clearhead")

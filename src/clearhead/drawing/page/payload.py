@@ -106,7 +106,7 @@ class Payload:
 
 
 def deflated(array: Tensor | Deflated) -> Deflated:
-    """Return the numbers of a tensor, deflated.
+    """Return the numbers of a tensor, deflated; what is deflated already is returned unchanged.
 
     Example:
         >>> import torch

@@ -93,7 +93,10 @@ def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
 
 
 def _content(image: Any) -> bytes:
-    """Return the bytes of a file, or a PNG of pixels."""
+    """Return bytes as they are, the content of a file, or a PNG of pixels; ArgumentError, `page.image`, for the rest.
+
+    Pixels are of Pillow, or uint8 or floats from 0 to 1, with colours first or last.
+    """
     if isinstance(image, bytes):
         return image
     if isinstance(image, str | os.PathLike):
@@ -153,7 +156,7 @@ def texts_with(photo: Photo | None, options: PageOptions) -> tuple[Any, Any]:
 
 
 def with_photo(payload: Payload, photo: Photo | None) -> Payload:
-    """Return the payload with the picture whose patches are keys of a layer; without a picture unchanged.
+    """Return a payload with the picture whose patches are keys of a layer; without a picture the same payload.
 
     Raises:
         ArgumentError: code `page.grid`, if no layer has such keys.

@@ -28,13 +28,14 @@ class Rounded(NamedTuple):
 def rounded(
     values: Tensor, levels: int = BYTE, *, power: float = 2, hidden: Tensor | None = None
 ) -> Rounded:
-    """Round non-negative numbers to `levels` steps between 0 and the largest.
+    """Return non-negative numbers rounded to `levels` steps between 0 and the largest of each entry of the first axis.
 
-    The root of a number moves by half a step at most: 1/(2 levels) of the largest one's root. With
-    power 2 a number w below the top t is so kept to ±√(w·t)/levels, or ±t/(4 levels²) near 0.
+    NaN and infinity get a code of their own; numbers below 0 count as 0. The root of a number moves by half a step at
+    most: 1/(2 levels) of the largest one's root. With power 2 a number w below the top t is so kept to ±√(w·t)/levels,
+    or ±t/(4 levels²) near 0.
 
     Args:
-        values: (any, …), float.
+        values: (any, …), float; not changed.
         levels: the number of steps; a byte holds BYTE, two hold WORD.
         power: of the root that is taken; 1 is none.
         hidden: bool, of the shape of the values: which differs from 0.

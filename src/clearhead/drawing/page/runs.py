@@ -50,16 +50,17 @@ class Run:
 
     @property
     def matrices(self) -> list[AttentionMatrix | None]:
-        """Return the matrix of each layer; None for a layer with a summary only."""
+        """The matrix of each layer; None for a layer with a summary only."""
         every = [layer.weights for layer in self.layers]
         return [each if isinstance(each, AttentionMatrix) else None for each in every]
 
 
 def layers_of(seen: Seen[Any], layers: Sequence[str | int] | None = None) -> list[Layer]:
-    """Return the layers of a record, or some of them, with their numbers in it.
+    """Return the layers of a record, or some of them, with their numbers in it; several for one that was not stitched.
 
     Raises:
         SelectionError: code `watch.layer`, for a layer that did not attend.
+        ArgumentTypeError: code `layers.list`.
     """
     wanted = seen._paths(layers)
     each_of = {path: seen.parts([path]) for path in seen.layers if path in wanted}

@@ -31,7 +31,7 @@ def start_of(
     texts: Sequence[Sequence[str]],
     telling: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Return the initial view of a page of these layers, as its payload has it; `telling` if none was given.
+    """Return the initial view of a page of these layers, as its payload has it; `telling`, or None, if none was given.
 
     Args:
         asked: a head, a state, a pin, or none of them.
@@ -67,7 +67,10 @@ def start_of(
 
 
 def _pin(asked: Any, layer: dict[str, Any], texts: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the indices of the pinned query and key, as far as they are given; {} for None."""
+    """Return the indices of the pinned query and key by side, as far as they are given; {} for None.
+
+    Raises ArgumentError, code `page.pin`, for what is no pair, or a token that the layer does not have.
+    """
     if asked is None:
         return {}
     if not isinstance(asked, tuple | list) or len(asked) != 2:
@@ -89,7 +92,10 @@ def _sides(layer: dict[str, Any]) -> list[Any]:
 
 
 def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Return the index of a layer in the page, and that of a head in it."""
+    """Return the index of a layer in the page, and that of a head in it, for their numbers in the model.
+
+    Raises ArgumentError, code `page.start`, if the page does not have them.
+    """
     places: dict[tuple[int, ...], tuple[int, int]] = {}
     for place, layer in enumerate(layers):
         for number, each in enumerate(layer["head_numbers"] or range(layer["heads"])):
@@ -105,7 +111,10 @@ def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
 
 
 def _token(side: str, wanted: Any, tokens: Sequence[str] | None, length: int) -> int:
-    """Return the index of a token; of several equal tokens, the first."""
+    """Return the index of a token, given by its place or as it is written; of several equal tokens, the first.
+
+    Raises ArgumentError, code `page.pin`, if it is none of the `length` tokens.
+    """
     number = as_int(wanted)
     if number is not None and 0 <= number < length:
         return number

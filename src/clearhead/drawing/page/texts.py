@@ -118,5 +118,5 @@ def offsets(
 
 
 def beginning(tokens: Sequence[str]) -> str:
-    """Return the first tokens of a text, as a text."""
+    """Return the first 16 tokens of a text, as a text, with " …" if there are more."""
     return joined(tokens[:TITLE_TOKENS]) + (" …" if len(tokens) > TITLE_TOKENS else "")

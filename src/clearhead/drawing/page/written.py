@@ -145,7 +145,10 @@ class Written:
 
 
 def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Tensor]:
-    """Return the tokens of a layer, −1 for none, and their numbers, (heads, queries, sides, TOP)."""
+    """Return the tokens of a layer, −1 for none, and their numbers, each (heads, queries, 2 sides, TOP).
+
+    Raises ArgumentError, code `page.writes`, for a head or query that the layer does not have.
+    """
     weights = located.layer.weights
     numbers, queries = numbers_of_heads(weights), weights.query_len
     for each in rows:
@@ -172,7 +175,7 @@ def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Te
 def _arrays(
     tables: Mapping[int, tuple[Tensor, Tensor]], top: int
 ) -> tuple[list[int], dict[int, Arrays]]:
-    """Return the tokens that have a word, frequent ones first, and the arrays of each layer."""
+    """Return the tokens among the `top` of each side, frequent ones first, and the arrays of each layer."""
     every = torch.cat([tokens[..., :top].flatten() for tokens, _ in tables.values()])
     known, counts = every[every >= 0].unique(return_counts=True)
     order = counts.argsort(descending=True, stable=True)

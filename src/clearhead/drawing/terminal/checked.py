@@ -17,7 +17,9 @@ STYLES = (
 
 
 def print_report(console: Console, report: Report, *, everything: bool = False) -> None:
-    """Print a report and its summary.
+    """Print a report line by line, in colour where the console has it, and its summary.
+
+    `everything` also prints measured values and what was not judged.
 
     Example:
         >>> import io

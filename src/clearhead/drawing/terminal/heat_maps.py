@@ -123,13 +123,16 @@ class PooledMap:
 
 
 def _numbered(tokens: Sequence[str]) -> list[str]:
-    """Return the tokens as labels with their positions."""
+    """Return the tokens as labels with their positions before them."""
     wide = len(str(len(tokens) - 1))
     return [f"{place:>{wide}} {name}" for place, name in enumerate(names(tokens))]
 
 
 def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
-    """Return the lines above a heat map: names across if every name fits into its cell, or else downwards."""
+    """Return the lines above a heat map: names across if every name fits into its cell, or else downwards.
+
+    Positions instead of names if tokens are pooled, or a letter is wider than a cell of `cell` columns.
+    """
     words = names(tokens)
     if pool > 1 or any(cell_len(part) > cell for word in words for part in clusters(word)):
         words = [str(place) for place in range(0, len(tokens), pool)]
@@ -139,7 +142,7 @@ def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
 
 
 def _downwards(words: Sequence[str]) -> list[list[str]]:
-    """Return the lines of names written downwards, side by side, aligned at their ends."""
+    """Return the lines of names written downwards, a letter a name, aligned at their ends; long names are cut."""
     letters = []
     for word in words:
         parts = clusters(word)

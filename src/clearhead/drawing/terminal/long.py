@@ -50,7 +50,7 @@ class LongScreens(Printer):
         self._title(name, part, self._reading.heads, self._reading.tokens, TOKENS)
 
     def model(self) -> int:
-        """Print a line for each layer, and return the layer with the head that best finds earlier tokens."""
+        """Print a line for each layer; return the number of the layer whose head best finds earlier tokens."""
         self._heading("What the layers do, averaged over their heads")
         self._print(Text("layer  entropy distance  first  prev.  induct.  roles", "dim"))
         self._print(Text("          nats   tokens   in %   in %     in %", "dim"))
@@ -96,11 +96,11 @@ class LongScreens(Printer):
         return row_shares(pooled[0, place])
 
     def _rows(self, layer: int) -> list[HeadRow]:
-        """Return the rows of the heads of a layer."""
+        """Return one row of numbers for each head of a layer that has a summary."""
         return rows_of(self._reading.layers[layer], [self._reading.summaries[layer]], layer)
 
     def _received(self, summary: Summary) -> None:
-        """Print the tokens that receive most from all queries of all heads, with their neighbours."""
+        """Print the 8 tokens that receive most from all queries of all heads, with bars and their neighbours."""
         received = summary.received[0].double().sum(dim=0)
         share = received / received.sum()
         tokens = self._reading.tokens
@@ -125,5 +125,5 @@ def _mean(rows: list[HeadRow], name: str) -> float:
 
 
 def _matching(row: HeadRow) -> float:
-    """Return the highest score of a head among the roles that find an earlier token."""
+    """Return the highest score of a head among the roles that find an earlier token; 0 if they are not known."""
     return max(getattr(row, name) or 0.0 for name in MATCHING)

@@ -79,7 +79,7 @@ def _print_refusals(console: Console, device: str) -> None:
 
 
 def _problems(device: str) -> Iterator[tuple[str, Problem]]:
-    """Yield small problems that differ from a plain one in one respect each."""
+    """Yield the name and a small problem on a device; each differs from a plain one in one respect."""
 
     def posed(heads: int = 4, dtype: torch.dtype = torch.float32, **options: Any) -> Problem:
         query = torch.zeros(1, 4, 8, 16, dtype=dtype, device=device)

@@ -53,7 +53,10 @@ def print_scan(
 
 
 def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
-    """Return the number of each outcome, and of what could not be tried, in words."""
+    """Return the number of each outcome, and of what could not be tried (`without`), in words.
+
+    "nothing attends" for none.
+    """
     counts = Counter(row.outcome for row in rows)
     words = ", ".join(f"{counts[each]} {each}" for each in STYLES if counts[each])
     none = (
@@ -66,7 +69,7 @@ def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
 
 
 def short(file: str) -> str:
-    """Return the path of a file relative to the current folder, or to an entry of sys.path."""
+    """Return the path of a file relative to the current folder, or to an entry of sys.path; else as it is."""
     path = Path(file)
     for root in (Path.cwd(), *map(Path, sorted(filter(None, sys.path), key=len, reverse=True))):
         if path.is_absolute() and path.is_relative_to(root):

@@ -64,7 +64,7 @@ class Screens(Printer):
         check_place(layer, head, [each.shape[1] for each in self._reading.matrices])
 
     def title(self, name: str, part: str) -> None:
-        """Print the model, the part of it that ran, and the tokens that it read."""
+        """Print the model, the part of it that ran ("" for all), and the first 60 tokens that it read."""
         heads = [each.shape[1] for each in self._reading.matrices]
         self._title(name, part, heads, self._reading.tokens, TOKENS)
 
@@ -86,7 +86,7 @@ class Screens(Printer):
         """Print every head of every layer, the strongest links, and one head over the tokens.
 
         Returns:
-            That head, and the link that it is shown for.
+            That head, and the link that it is shown for; None if there are no two words.
         """
         layers = [self._heads(place) for place in range(len(self._reading.matrices))]
         self._heading("How focused each head is, in %")
@@ -128,7 +128,7 @@ class Screens(Printer):
         return layer, link.head
 
     def layer(self, layer: int) -> int:
-        """Print the heads of a layer and the strongest link of each, and return the head to look at first."""
+        """Print the heads of a layer and the strongest link of each; return the number of the head to look at first."""
         heads = self._heads(layer)
         self._heading(f"Layer {layer}", self._reading.layers[layer])
         self._print(Text(str(LayerTable(heads.rows))))
@@ -163,7 +163,7 @@ class Screens(Printer):
         self._links([(layer, link) for link in links], with_heads=False)
 
     def why(self, layer: int, head: int, query: int, key: int) -> None:
-        """Print how the weight of one pair is computed."""
+        """Print how the weight from query to key, both positions, is computed, stage by stage."""
         stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
         self._print(Text())
         for line in why_lines(stages, self._names[query], self._names[key]):
@@ -195,7 +195,7 @@ class Screens(Printer):
             self._print(Text(f"{fit(cells[0], 29)} {cells[1]}".rstrip()))
 
     def _heads_of(self, layer: int) -> LayerHeads:
-        """Return the heads of a layer, with their links between words."""
+        """Return the heads of a layer, with their links between words; computes the weights of the layer."""
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
     def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:

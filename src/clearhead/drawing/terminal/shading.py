@@ -73,7 +73,10 @@ def _shade(share: float) -> str:
 def legend(
     words: str, console: Console, options: ConsoleOptions, left: int = 0
 ) -> Iterator[Text | Padding]:
-    """Yield the scale from 0 to the largest share, with words after it, or below it if they do not fit."""
+    """Yield the scale from 0 to the largest share, with words after it, or below it if they do not fit.
+
+    `left` is the number of empty columns before it.
+    """
     line = text_line(f"{'':{left}}0 ", style=DIM)
     for step in range(SCALE_COLUMNS):
         line.append_text(cell_text(step / (SCALE_COLUMNS - 1), 1.0, 1, console))
@@ -84,7 +87,7 @@ def legend(
 
 
 def bar(share: float, console: Console) -> Text:
-    """Return a share of one as a bar.
+    """Return a share of one as a bar of up to 10 columns, filled with spaces; empty for NaN.
 
     Example:
         >>> bar(0.5, Console(no_color=True)).plain

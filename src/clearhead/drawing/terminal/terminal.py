@@ -67,7 +67,7 @@ class LayerTable(Table):
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """Every head of a model as one cell, layers down, heads across, with averages per layer."""
+    """Every head of a model as one cell of its focus, layers down, heads across, with averages if they fit."""
 
     layers: Sequence[LayerHeads]
 

@@ -69,22 +69,25 @@ class CacheBundle:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all stored keys and values, in bytes."""
+        """The memory of all stored keys and values, in bytes, empty slots included; 0 before the first call."""
         return sum(cache.nbytes for cache in self)
 
     def truncate(self, length: int | Sequence[int] | Tensor) -> None:
-        """Call `Cache.truncate` on every cache; if one raises, all are restored."""
+        """Call `Cache.truncate` on every cache, in place; if one raises, all are restored.
+
+        Does nothing before the first call.
+        """
         self._each(lambda cache: cache.truncate(length))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
-        """Call `Cache.reorder` on every cache; if one raises, all are restored."""
+        """Call `Cache.reorder` on every cache, in place; rows that one cache refuses raise before any is changed."""
         for cache in self:
             # Rows change places in memory, which could not be undone.
             row_index(rows, 0 if cache._layout is None else cache._layout.batch)
         self._each(lambda cache: cache.reorder(rows))
 
     def reset(self) -> None:
-        """Call `Cache.reset` on every cache; if one raises, all are restored."""
+        """Call `Cache.reset` on every cache, in place; the caches stay in the bundle."""
         self._each(Cache.reset)
 
     def fork(self) -> "CacheBundle":
@@ -107,7 +110,7 @@ class CacheBundle:
         return other
 
     def _each(self, act: Callable[[Cache], object]) -> None:
-        """Call `act` with every cache; if one call raises, restore all caches and raise its error."""
+        """Call `act` with every cache; if one call raises, restore the attributes of all caches and raise its error."""
         before = [(cache, cache._snapshot(0)) for cache in self]
         try:
             for cache in self:
@@ -119,7 +122,10 @@ class CacheBundle:
 
 
 def _no_maker(got: str) -> ArgumentTypeError:
-    """Return the error for a `make` that does not make caches."""
+    """Return the ArgumentTypeError, code `cache.make`, for a `make` that does not make caches.
+
+    `got` says what it is.
+    """
     return ArgumentTypeError(
         "cache.make",
         f"make must be a class of caches, or a function from a layer to its cache; got {got}. Give arguments by a "

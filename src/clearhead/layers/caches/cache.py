@@ -354,10 +354,7 @@ class Cache(Slots):
             return copy.deepcopy(self)
 
     def _last_positions(self) -> Tensor:
-        """Return the positions of the tokens of the last `append`, (new,) or (batch, new).
-
-        They are what `next_positions` returned for these tokens.
-        """
+        """Return the positions of the tokens of the last `append`, (new,) or (batch, new), as before it."""
         new, valid = self._appended
         if valid is None:
             return self.next_positions(new) - new
@@ -389,5 +386,5 @@ class Cache(Slots):
 
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:
-    """Return True if every entry is finite; False where that needs a sync, or in a trace."""
+    """Return True if every entry is finite; False if one is not, and where the check would sync a GPU or be traced."""
     return can_sync(key) and stages.rows_finite(key) and stages.all_finite(value)

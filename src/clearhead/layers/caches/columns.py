@@ -21,7 +21,10 @@ class ColumnCache(Cache):
     _limit: int | None = None
 
     def _start(self, layout: Layout) -> None:
-        """Allocate the stores for a layout; memory of the same shape is reused after a reset."""
+        """Set `_stores` to zeroed memory for a layout.
+
+        Memory of the same shapes, dtypes and device is reused as it is.
+        """
         shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
         expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]
         # After a reset the memory of a fixed length is there, and stays if it fits.
@@ -29,7 +32,7 @@ class ColumnCache(Cache):
             self._stores = self._allocate(layout, self._limit or 0)
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit into a cache of fixed length."""
+        """Raise TooLargeError, code `cache.full`, if n more tokens exceed the limit; never without a limit."""
         held = len(self)
         if self._limit is not None and held + new > self._limit:
             raise TooLargeError(
@@ -39,7 +42,10 @@ class ColumnCache(Cache):
             )
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Write keys and values behind the stored ones, in a larger store if needed; return all of them."""
+        """Write keys and values after the stored ones, encoded; return all of them decoded, old and new.
+
+        If the store is too short, it is replaced by one of twice the length needed.
+        """
         stop = self._seen + key.shape[2]
         if stop > self._stores[0].shape[2]:
             assert self._layout is not None
@@ -112,7 +118,7 @@ class StaticCache(ColumnCache):
         return f"StaticCache({self.max_len})"
 
     def _forget(self) -> None:
-        """Set the stores to zero, for `reset`."""
+        """Set the stores to zero in place, for `reset`; the memory stays."""
         for store in self._stores:
             store.zero_()
 
@@ -167,7 +173,7 @@ class QuantisedCache(ColumnCache):
         return float(scales.max()) * step + info.smallest_normal * info.eps
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
-        """Return the width and the dtype of each store: int8 keys and values, and their scales."""
+        """Return (width, dtype) of each store: int8 keys, int8 values, and the scales of both, in float32 or wider."""
         scale = torch.promote_types(layout.dtype, torch.float32)
         return (
             (layout.head_dim, torch.int8),
@@ -177,7 +183,10 @@ class QuantisedCache(ColumnCache):
         )
 
     def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Return keys and values as int8, and the scale of each token, (batch, heads, tokens, 1)."""
+        """Return the keys and the values as int8, then the scales of both, (batch, heads, tokens, 1).
+
+        A head of a token that is not finite gets the scale NaN.
+        """
         numbers: list[Tensor] = []
         scales: list[Tensor] = []
         for given in (key, value):
@@ -195,7 +204,7 @@ class QuantisedCache(ColumnCache):
         return *numbers, *scales
 
     def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values in the dtype of the layout, from int8 and scales."""
+        """Return new keys and values in the dtype of the layout, from the stores in the order of `_encode`."""
         assert self._layout is not None
         keys, values, key_scales, value_scales = stored
         dtype = self._layout.dtype

@@ -94,7 +94,9 @@ class FixedCache(StaticCache):
         return cache
 
     def state(self) -> tuple[Tensor, ...]:
-        """The tensors of the cache, for `of`: keys, values, length, and `valid` where there was padding.
+        """Return the tensors of the cache, for `of`: keys, values, length, and `valid` only where there was padding.
+
+        They are the cache's memory, not copies.
 
         Raises:
             ArgumentError: code `cache.empty`, before the first tokens.
@@ -121,45 +123,48 @@ class FixedCache(StaticCache):
         return f"FixedCache({self.max_len})"
 
     def mask(self) -> Mask:
-        """Return the mask of the new queries over the keys that `append` returned, to be combined with causality."""
+        """Return the mask of the new queries over all columns, which hides those not in use, later ones and padding."""
         held = Held(self._held())
         return held if self._valid is None else held & padding(self._valid)
 
     @property
     def in_order(self) -> bool:
-        """True if the keys that `append` returned are in the order of their tokens."""
+        """False always: the last query does not sit on the last key."""
         return False  # the last query does not sit on the last key
 
     def __len__(self) -> int:
         return 0 if self._length is None else int(self._length)
 
     def _held(self) -> Tensor:
-        """Return the number of columns held, int64, ()."""
+        """Return the number of columns held, int64, (); the cache's own tensor, or a new 0 when it is empty."""
         return torch.zeros((), dtype=torch.int64) if self._length is None else self._length
 
     def _real(self) -> int | Tensor:
-        """Return which columns are real, (batch, max_len); the number of columns if all are; 0 when empty."""
+        """Return which columns are real, (batch, max_len), if there was padding.
+
+        Else max_len, or 0 before the first tokens.
+        """
         if self._valid is not None:
             return self._valid
         return 0 if self._length is None else self.max_len
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit; not checked in a trace or a CUDA graph."""
+        """Raise TooLargeError if n more tokens do not fit; not checked in a trace or while a CUDA graph is captured."""
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
             super()._check_room(new)
 
     def _start(self, layout: Layout) -> None:
-        """Allocate the stores and the length, which lives on the device."""
+        """Allocate the stores and a length of 0 on the device; finiteness counts as unknown from here on."""
         super()._start(layout)
         self._length = layout.allocate(dtype=torch.int64)
         # Not looked at: what is known would be another graph once a step cannot read it.
         self._finite = False
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Write keys and values after the held columns; return the whole stores, unwritten columns included.
+        """Write keys and values after the held columns; return the whole stores, (batch, heads, max_len, dim) each.
 
-        `valid` is stored by the caller, which also counts the columns.
+        The stores are written in place, or replaced during an export. The caller stores `valid` and counts the columns.
         """
         columns = torch.arange(key.shape[2], device=key.device) + self._held()
         keys, values = self._stores
@@ -168,7 +173,7 @@ class FixedCache(StaticCache):
         return keys, values
 
     def _record(self, new: int, valid: Tensor | None) -> None:
-        """Record which of n new columns are real, and count them."""
+        """Record which of n new columns are real, and add n to the length; `valid` of None means all are real."""
         if valid is not None or self._valid is not None:
             assert self._layout is not None
             assert self._length is not None
@@ -188,7 +193,7 @@ class FixedCache(StaticCache):
             self._length += new  # in place, as compiled and recorded steps want it
 
     def _counts(self) -> int | Tensor:
-        """Return the number of real tokens, a tensor () or (batch,)."""
+        """Return the number of real tokens held: (batch,) if there was padding, else the length, ()."""
         held = self._held()
         if self._valid is None:
             return held
@@ -196,7 +201,10 @@ class FixedCache(StaticCache):
         return (self._valid & (columns < held)).sum(-1)
 
     def _columns(self, valid: Tensor) -> Tensor:
-        """Return `valid` padded with True to (batch, max_len), written in place if there is a store."""
+        """Return `valid` padded with True to (batch, max_len).
+
+        The stored tensor, overwritten in place, or a new one if none is stored.
+        """
         with torch.inference_mode(False):
             every = nn.functional.pad(valid, (0, self.max_len - valid.shape[1]), value=True)
             return every if self._valid is None else self._valid.copy_(every)
@@ -210,7 +218,7 @@ class FixedCache(StaticCache):
         }
 
     def _forget(self) -> None:
-        """Forget the length, for `reset`."""
+        """Zero the stores and set the length to None, for `reset`."""
         super()._forget()
         # Tokens held, int64, (); None before there are any.
         self._length: Tensor | None = None
@@ -224,21 +232,21 @@ class Held(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the length tensor."""
+        """The device of the length tensor; never None."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return which pairs are visible: keys held, up to the position of each query."""
+        """Return which pairs are visible, bool, broadcast: keys held, up to the position of each query."""
         return key_index <= query_index + (self.length - extent.query_len)
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query: the keys from 0 to its own position."""
+        """Return one run for each query, from key 0 to the query's own position, included; never None."""
         _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the keys that a single query sees; None for several queries."""
+        """Return the keys that a single query sees, as a slice (syncs a GPU); None for several queries."""
         return (
             slice(0, max(0, min(int(self.length), extent.kv_len)))
             if extent.query_len == 1
@@ -246,12 +254,12 @@ class Held(Mask):
         )
 
     def describe(self) -> str:
-        """Return the mask as text."""
+        """Return "held by the cache", the mask as text."""
         return "held by the cache"
 
 
 def _written(store: Tensor, dim: int, columns: Tensor, new: Tensor) -> Tensor:
-    """Return a store with new values at some columns: changed in place, or a new tensor during an export."""
+    """Return `store` with `new` at these columns of `dim`: changed in place, or a new tensor during an export."""
     if is_exporting():
         return store.index_copy(dim, columns, new)
     return store.index_copy_(dim, columns, new)

@@ -31,7 +31,10 @@ class Layout(NamedTuple):
     device: torch.device
 
     def allocate(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Return zeros that can be written to later, even if inference mode is on now."""
+        """Return zeros of this shape on the layout's device.
+
+        They can be written to later, even if inference mode is on now.
+        """
         with torch.inference_mode(False):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
@@ -119,9 +122,9 @@ def check_valid(valid: Tensor, batch: int, new: int, device: torch.device) -> No
 
 
 def is_in_order(valid: Tensor) -> bool:
-    """Return True if in every row the real tokens are neighbours; valid is bool, (batch, tokens).
+    """Return True if in every row the real tokens are neighbours, or there are none; valid is bool, (batch, tokens).
 
-    False if it cannot be read, while compiling: masks by position are right for any row.
+    False if it cannot be read, as while compiling or under vmap: masks by position are right for any row.
     """
     if not (is_plain(valid) and is_concrete(valid)):
         return False
@@ -132,9 +135,11 @@ def is_in_order(valid: Tensor) -> bool:
 def row_lengths(lengths: Sequence[int] | Tensor, batch: int | None) -> Tensor:
     """Return a number of tokens for each row of a batch, int64, (batch,), on the CPU.
 
+    `batch` is the expected number of rows; None accepts any but 0.
+
     Raises:
         ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
-        ShapeError: code `cache.truncate-shape`; None is any batch.
+        ShapeError: code `cache.truncate-shape`, for another number of rows or of axes.
     """
     expected = "a whole number of tokens, or one for each row"
     rows = _whole_numbers("length", lengths, expected).cpu()
@@ -152,12 +157,12 @@ def row_lengths(lengths: Sequence[int] | Tensor, batch: int | None) -> Tensor:
 
 
 def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
-    """Return rows of a batch as int64, (new_batch,).
+    """Return rows of a batch as int64, (new_batch,), on the device of `rows`, or the CPU for a sequence.
 
     Raises:
-        ArgumentTypeError: code `rows.type`.
-        ShapeError: code `cache.reorder-shape`.
-        SelectionError: code `cache.reorder`.
+        ArgumentTypeError: code `rows.type`, for anything but whole numbers.
+        ShapeError: code `cache.reorder-shape`, for no row or several axes.
+        SelectionError: code `cache.reorder`, for a row below 0, or of `batch` or more.
     """
     index = _whole_numbers("rows", rows, "whole numbers, one for each row of the new batch")
     if index.ndim != 1 or index.shape[0] == 0:
@@ -176,7 +181,10 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
 
 
 def _whole_numbers(name: str, given: Sequence[int] | Tensor, expected: str) -> Tensor:
-    """Return integers as an int64 tensor, or raise ArgumentTypeError with the code `NAME.type`."""
+    """Return integers as an int64 tensor: a sequence on the CPU, a tensor on its device.
+
+    Raises ArgumentTypeError, code `NAME.type`, for bool, float and complex tensors and for other numbers or objects.
+    """
     if isinstance(given, Tensor):
         check_tensor(name, given)
         if not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):

@@ -65,11 +65,17 @@ class SlidingCache(Cache):
 
     @property
     def positions(self) -> Tensor:
-        """The position of each key that `append` returned, (kv_len,) or (batch, kv_len)."""
+        """The position of each key that `append` returned, (kv_len,) or (batch, kv_len).
+
+        After a cut, of each slot of the ring.
+        """
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
-        """Return the mask of the next call: each query sees the last `window` tokens that the ring holds."""
+        """Return the mask over the keys that `append` returned: the last `window` real tokens of each query.
+
+        After a single token it is a padding mask over the slots, or `full()` if all of them are visible.
+        """
         if self._shown is not None:
             return self._shown[1]
         if self._valid is None and min(self._seen, self._size) <= self.window:
@@ -79,13 +85,13 @@ class SlidingCache(Cache):
 
     @property
     def in_order(self) -> bool:
-        """True if the keys that `append` returned are in the order of their tokens."""
+        """True if the keys that `append` returned are in the order of their tokens; False after any padding."""
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:
         """Return the position of the token in each slot of the ring, and the position of the last token.
 
-        Empty slots have positions below 0. The shapes are (slots,) and a number, or (batch, slots) and (batch, 1).
+        Empty slots have positions below 0. The shapes are (slots,) and an int, or (batch, slots) and (batch, 1).
         """
         total = self._counts()
         last = total - 1 if isinstance(total, int) else total[:, None] - 1
@@ -93,23 +99,30 @@ class SlidingCache(Cache):
         return last - (last - places) % self._size, last
 
     def _start(self, layout: Layout) -> None:
-        """Allocate a ring of fixed size for a layout."""
+        """Set `_stores` to new zeros of `window + spare` slots."""
         self._stores = self._allocate(layout, self._size)
 
     def _forget(self) -> None:
-        """Forget the positions, for `reset`."""
+        """Drop the stores and set the position of the oldest token to 0, for `reset`."""
         super()._forget()
         # The position of the oldest token held: one for all rows alike, or (batch,).
         self._oldest: int | Tensor = 0
 
     def _oldest_after(self, total: int | Tensor) -> int | Tensor:
-        """Return the position of the oldest token held after `total` tokens were written."""
+        """Return the position of the oldest token held after `total` tokens were written: an int, or (batch,).
+
+        Changes nothing.
+        """
         if isinstance(self._oldest, int) and isinstance(total, int):
             return max(self._oldest, total - self._size)
         return torch.maximum(torch.as_tensor(self._oldest), torch.as_tensor(total) - self._size)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if n tokens are refused; rings are copied if needed ones are overwritten."""
+        """Return the attributes to restore if n tokens are refused.
+
+        The rings are copied if the n tokens overwrite some that the next query sees; otherwise the tokens that they may
+        overwrite count as dropped.
+        """
         state = super()._snapshot(new)
         if new > 1 + self.spare or self.window == 1:
             # They take the place of tokens that the next query sees.
@@ -118,7 +131,11 @@ class SlidingCache(Cache):
         return state | {"_oldest": self._oldest_after(self._counts() + new)}
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Write keys and values to their slots in the ring, and return the keys and values that the call attends to."""
+        """Write keys and values to their slots in the ring, and return the keys and values that the call attends to.
+
+        For one token that is the ring, a view; for any other number, copies of the `window` − 1 tokens before and the
+        new ones. Sets `_shown`, the positions and mask of the returned keys (None for one token), and `_oldest`.
+        """
         new, size, total = key.shape[2], self._size, self._counts()
         if valid is None and isinstance(total, int):
             positions = torch.arange(total, total + new, device=key.device)
@@ -154,7 +171,14 @@ class SlidingCache(Cache):
     def _write(
         self, every: Sequence[Tensor], positions: Tensor, valid: Tensor | None, counts: int | Tensor
     ) -> None:
-        """Write new tokens to the slots of their positions; of more tokens than slots, the last ones."""
+        """Write new tokens to the slots of their positions, in place; of more tokens than slots, the last ones.
+
+        Args:
+            every: the new keys and values.
+            positions: of the new tokens, (new,) or (batch, new).
+            valid: which are real, (batch, new); padding is not written. None if all are.
+            counts: real tokens of each row after this call, (batch,); read only with `valid`.
+        """
         size = self._size
         if valid is None:
             place = positions[-size:] % size
@@ -168,7 +192,11 @@ class SlidingCache(Cache):
             ring[row, :, place] = given[row, :, column]
 
     def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
-        """Truncate each row to `counts` tokens; raise ArgumentError if the window before them was dropped."""
+        """Check that each row can go back to `counts` tokens, and update the oldest position; the ring is not changed.
+
+        Raises ArgumentError, code `cache.truncate`, if tokens that the next query sees were dropped; `lengths` is for
+        its text.
+        """
         total, oldest = torch.as_tensor(counts), self._oldest
         lost = (total > 0) & ((total - self.window + 1).clamp(min=0) < oldest)
         if self.window > 1 and bool(lost.any()):
@@ -185,14 +213,14 @@ class SlidingCache(Cache):
             self._oldest = torch.where(total == 0, 0, oldest)
 
     def _take(self, rows: Tensor) -> None:
-        """Reorder the rows of the ring and their positions."""
+        """Select rows of the ring, and of the oldest position where it differs by row."""
         super()._take(rows)
         if isinstance(self._oldest, Tensor):
             self._oldest = self._oldest[rows]
 
 
 def _at(ring: Tensor, places: Tensor) -> Tensor:
-    """Return the entries of a ring in these slots, (slots,) or (batch, slots)."""
+    """Return a copy of the entries of a ring, (batch, heads, slots, width), in slots (slots,) or (batch, slots)."""
     if places.ndim == 1:
         return ring.index_select(2, places)
     return ring.gather(2, places[:, None, :, None].expand(*ring.shape[:2], -1, ring.shape[3]))

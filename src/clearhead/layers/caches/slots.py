@@ -26,7 +26,7 @@ class Slots(ABC):
         self.reset()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes; a copy belongs to no layer yet."""
+        """Return the attributes for a copy or pickle, without the layer: a copy belongs to no layer yet."""
         return vars(self) | {"_layer": None}
 
     @abstractmethod
@@ -62,12 +62,12 @@ class Slots(ABC):
         return None if self._layout is None else self._layout.device
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit; by default a cache makes room."""
+        """Raise TooLargeError if n more tokens do not fit; by default does nothing, as a cache makes room."""
         return
 
     @abstractmethod
     def _start(self, layout: Layout) -> None:
-        """Allocate the stores for tokens of this layout, before the first append."""
+        """Set `_stores` to memory for tokens of this layout, before the first append."""
 
     @abstractmethod
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,10 @@ class Slots(ABC):
         return self._seen if self._valid is None else self._valid.sum(-1)
 
     def _record(self, new: int, valid: Tensor | None) -> None:
-        """Count n new columns, and record which of them are real."""
+        """Add n to the columns seen, and store which of them are real once any is padding.
+
+        `valid` of None means all are real.
+        """
         if valid is not None or self._valid is not None:
             assert self._layout is not None
             every = self._layout.every
@@ -94,46 +97,49 @@ class Slots(ABC):
         self._seen += new
 
     def _advance(self, new: int) -> None:
-        """Count n new columns; remove columns if n is negative."""
+        """Add n to the columns seen; a negative n removes the last ones."""
         self._seen += new
 
     def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
-        """Return empty stores of n slots."""
+        """Return zeros for each store, (batch, num_kv_heads, slots, width); `_stores` is not set."""
         return tuple(
             layout.allocate(layout.batch, layout.num_kv_heads, slots, width, dtype=dtype)
             for width, dtype in self._shapes(layout)
         )
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
-        """Return the width and the dtype of each store."""
+        """Return (width, dtype) of each store: by default of keys, then of values."""
         return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
 
     def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Return keys and values in the format of the stores."""
+        """Return keys and values in the format of the stores, one tensor a store; by default unchanged."""
         return key, value
 
     def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of some columns of the stores."""
+        """Return the keys and values of some columns of the stores, one tensor a store; by default unchanged."""
         keys, values = stored
         return keys, values
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if the next n tokens are refused.
+        """Return the attributes to restore if the next n tokens are refused: a shallow copy, tensors shared.
 
         Slots without a token may be overwritten, and are not copied.
         """
         return dict(vars(self))
 
     def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
-        """Truncate each row to `counts` real tokens, which are in the first `lengths` columns, or raise."""
+        """Truncate each row to `counts` real tokens, which are in the first `lengths` columns, or raise.
+
+        By default a no-op.
+        """
         return
 
     def _columns(self, valid: Tensor) -> Tensor:
-        """Return which columns are real, bool, in the shape that the cache stores."""
+        """Return which columns are real, bool, in the shape that the cache stores; by default unchanged."""
         return valid
 
     def _take(self, rows: Tensor) -> None:
-        """Reorder the rows of the stores; in place if the batch size does not change, for compiled steps."""
+        """Select rows of the stores, in this order: in place, or in new stores if the batch size changes."""
         assert self._layout is not None
         batch, _, slots, _ = self._stores[0].shape
         held, old = min(len(self), slots), self._stores
@@ -143,5 +149,5 @@ class Slots(ABC):
             store[:, :, :held] = before[:, :, :held].index_select(0, rows)
 
     def _forget(self) -> None:
-        """Drop the stored tokens, for `reset`."""
+        """Drop the stores, for `reset`."""
         self._stores = ()

@@ -15,8 +15,8 @@ class Adapter(nn.Module):
     """A layer of ours with the arguments and the returns of the module that it was made of.
 
     Its class is made for each class of modules, as a subclass of it, so that a model which asks for
-    the class of its attention finds it (`adapter_for`). Attributes that are no tensors and no modules
-    are the module's.
+    the class of its attention finds it (`adapter_for`). Public attributes of the module that are no
+    tensors and no modules are copied to it.
 
     Args:
         reader: of the module.
@@ -24,6 +24,9 @@ class Adapter(nn.Module):
 
     Attributes:
         layer: the layer that attends.
+        output_dropout: probability of dropout on the output.
+        kinds: the kind of adapter and the module's class, of which its class is made.
+        signature: of the forward of the module's class.
     """
 
     kinds: tuple[type["Adapter"], type[nn.Module]]
@@ -42,7 +45,10 @@ class Adapter(nn.Module):
         self.layer = layer
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by the parameter names of the module's forward, defaults included."""
+        """Return the arguments of a call by parameter name of the module's forward, defaults included.
+
+        Those that go into its **kwargs have their own names. Raises TypeError if they do not fit the signature.
+        """
         bound = self.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         found = dict(list(bound.arguments.items())[1:])
@@ -52,11 +58,11 @@ class Adapter(nn.Module):
         return found
 
     def dropped(self, output: Tensor) -> Tensor:
-        """Return the output after the dropout that the module applies to its output."""
+        """Return the output after the dropout that the module applies to its output; unchanged in eval mode."""
         return nn.functional.dropout(output, self.output_dropout, self.training)
 
     def extra_repr(self) -> str:
-        """Return the arguments, for `repr`."""
+        """Return "": `repr` shows the layer inside only."""
         return ""
 
     def __reduce__(self) -> Any:
@@ -81,7 +87,11 @@ class PlainAdapter(Adapter):
         self.inputs, self.returns = reader.call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the output, in a tuple with None for the other results if the module returns a tuple."""
+        """Return the output; if the module returns a tuple of n, a tuple of the output and n − 1 times None.
+
+        Raises:
+            UnsupportedError: code `convert.argument`, for another argument that is given.
+        """
         given = self.arguments(args, kwargs)
         names = list(given)[: self.inputs]
         for name, value in given.items():
@@ -96,12 +106,12 @@ class PlainAdapter(Adapter):
 
 
 def other_arguments(module: nn.Module, count: int) -> list[str]:
-    """Return the names of the parameters of a module's forward after the first `count`."""
+    """Return the names of the parameters of a module's forward after self and the first `count`."""
     return list(inspect.signature(type(module).forward).parameters)[1 + count :]
 
 
 def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
-    """Return True if the argument equals its default, so that passing it changes nothing."""
+    """Return True if passing the argument changes nothing: None, a plain default, or an empty *args."""
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
         return not value
@@ -110,13 +120,16 @@ def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
 
 
 def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: AttentionLayer) -> Adapter:
-    """Return an adapter of one kind for a module; its class is also a subclass of the module's class."""
+    """Return an adapter of one kind for a module, in the module's training mode.
+
+    Its class also derives from the module's.
+    """
     return _class_of(kind, type(reader.module))(reader, layer).train(reader.module.training)
 
 
 @cache
 def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
-    """Return a class that derives from an adapter and from a module's class."""
+    """Return a class that derives from an adapter and from a module's class; cached, one for each pair."""
     held = {
         "kinds": (kind, theirs),
         "signature": inspect.signature(theirs.forward),
@@ -126,5 +139,5 @@ def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
 
 
 def _blank(kind: type[Adapter], theirs: type[nn.Module]) -> Adapter:
-    """Return an uninitialised adapter for a module of class `theirs`."""
+    """Return an uninitialised adapter for a module of class `theirs`, for unpickling and copying."""
     return _class_of(kind, theirs).__new__(_class_of(kind, theirs))

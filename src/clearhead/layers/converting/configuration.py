@@ -19,7 +19,10 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
-    """Add the rotary positions of the module's configuration to the layer, if it has any."""
+    """Add the rotary positions of the module's configuration to the reader, in this layout.
+
+    No-op if the layout is None. Adds a reason instead if the configuration has no rotary positions that are known.
+    """
     if layout is None:
         return
     config = reader.config
@@ -46,7 +49,11 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
 
 
 def hide_by_configuration(reader: ModuleReader) -> None:
-    """Add the causal mask and the window that the configuration declares; a probed module shows its own."""
+    """Add the causal mask, with the window if any, that the module or its configuration declares to the reader.
+
+    No-op for a class of the user's, whose copy is run. Without a causal mask it adds a reason for a window, or sets
+    `unsaid` where the module does not say whether the future is hidden. Chunks add a reason against the layer alone.
+    """
     if reader.is_own:
         return
     is_causal, window = getattr(reader.module, "is_causal", None), window_of(reader)
@@ -72,7 +79,11 @@ def hide_by_configuration(reader: ModuleReader) -> None:
 
 
 def _is_open(reader: ModuleReader) -> bool:
-    """Return True if nothing hides the future: neither the module nor the model that it is a part of."""
+    """Return True if nothing hides the future: neither the module nor the model that it is a part of.
+
+    True for a module that its model passes is_causal=False, for is_decoder=False, and for one that reads no text or
+    whose file makes no causal masks.
+    """
     kind = type(reader.module)
     is_decoder, is_causal = (
         getattr(reader.module, name, None) for name in ("is_decoder", "is_causal")
@@ -86,7 +97,10 @@ def _is_open(reader: ModuleReader) -> bool:
 
 
 def window_of(reader: ModuleReader) -> int | None:
-    """Return the number of tokens that a query of the module sees, itself included; None if there is no window."""
+    """Return the number of tokens that a query of the module sees, itself included; None if there is no window.
+
+    The module's own attribute goes before its configuration's; a layer whose type is not sliding has none.
+    """
     module: Any = reader.module
     if not getattr(module, "is_sliding", True):
         return None
@@ -98,30 +112,36 @@ def window_of(reader: ModuleReader) -> int | None:
 
 
 def _layer_type(reader: ModuleReader) -> str | None:
-    """Return the configured type of the module's layer, such as "sliding_attention"; None without types."""
+    """Return the configured type of the module's layer, such as "sliding_attention".
+
+    None without types or layer_idx.
+    """
     types = getattr(reader.config, "layer_types", None)
     index = getattr(reader.module, "layer_idx", None)
     return types[index] if types and isinstance(index, int) else None
 
 
 def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
-    """Return the rotary parameters for one layer; empty if the configuration has none."""
+    """Return the rotary parameters for one layer type, or those of all layers; {} if the configuration has none."""
     parameters = getattr(config, "rope_parameters", None) or {}
     return parameters.get(layer_type, parameters)
 
 
 def _original(found: Mapping[str, Any], config: Any) -> int:
-    """Return the context length that the model was trained with before rotary scaling."""
+    """Return the context length, in tokens, that the model was trained with before rotary scaling."""
     return found.get(ORIGINAL) or config.max_position_embeddings
 
 
 def _factor(found: Mapping[str, Any], config: Any) -> float:
-    """Return the factor by which rotary scaling extends the context."""
+    """Return the factor by which rotary scaling extends the context: as given, or maximum over original length.
+
+    Raises KeyError if neither is given.
+    """
     return found.get("factor") or config.max_position_embeddings / found[ORIGINAL]
 
 
 def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
-    """Return YaRN's attention factor, also as DeepSeek's two factors make it; None for the default."""
+    """Return YaRN's attention factor as given, or made of DeepSeek's mscale and mscale_all_dim; None without either."""
     factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
     if found.get("attention_factor") is not None or not all(factors):
         return found.get("attention_factor")

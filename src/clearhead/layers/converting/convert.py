@@ -146,7 +146,7 @@ def convert(
 
 
 def _read_again(before: ModuleReader) -> ModuleReader:
-    """Return a new reader of a module that was read before, with the present values of its tensors."""
+    """Return a new reader of a module that was read before, with the present values of its tensors; nothing is run."""
     family = family_of(before.module)
     assert family is not None
     reader = ModuleReader(before.module, before.beside, before.guess)
@@ -157,12 +157,12 @@ def _read_again(before: ModuleReader) -> ModuleReader:
 def read(
     module: nn.Module, beside: Mapping[str, nn.Module], fits: Fits | None = None
 ) -> ModuleReader:
-    """Read a module as a layer of ours.
+    """Return a reader that has read a module as a layer of ours; a copy of the module may be run.
 
     Args:
-        module: the module.
+        module: the module, which is not changed.
         beside: as for a reader.
-        fits: results for other modules; a module like one of them need not be run.
+        fits: results for other modules, added to; a module like one of them need not be run. None runs it.
 
     Raises:
         UnsupportedError: if there is no such layer; see `convert`.
@@ -184,7 +184,10 @@ def read(
 
 
 def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
-    """Return the reader after the family has read the module; raise if a tensor is left over."""
+    """Return the same reader after the family has read the module, with reasons if there is no such layer.
+
+    Raises UnsupportedError, code `convert.left-over`, if a tensor is left over and there is no other reason.
+    """
     reader.check_forward()
     family.read(reader)
     reader.check_tensors()
@@ -204,12 +207,12 @@ def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
 
 
 def is_theirs(module: nn.Module) -> bool:
-    """Return True for an attention layer of a known kind that is not converted yet."""
+    """Return True for an attention layer of a known kind; False for other modules, our layers and adapters."""
     return family_of(module) is not None and not isinstance(module, OWN)
 
 
 def _check_types(module: object, beside: Mapping[str, object]) -> None:
-    """Raise ArgumentTypeError for a module that is no torch.nn.Module, or is a layer of this package."""
+    """Raise ArgumentTypeError, code `convert.type`, if one of these is no module, or is a layer of ours."""
     for name, each in {"module": module, **beside}.items():
         if not isinstance(each, nn.Module) or isinstance(each, AttentionLayer):
             raise ArgumentTypeError(
@@ -219,7 +222,7 @@ def _check_types(module: object, beside: Mapping[str, object]) -> None:
 
 
 def _unknown(module: nn.Module) -> UnsupportedError:
-    """Return the error for a module of no known kind, which lists the kinds."""
+    """Return the UnsupportedError, code `convert.unknown`, for a module of no known kind, which lists the kinds."""
     known = "\n".join(f"  - {family.words}" for family in FAMILIES if family.words)
     return UnsupportedError(
         "convert.unknown",

@@ -49,12 +49,12 @@ ALIBI = {"bloom": "alibi", "falcon": "alibi", "mpt": "position_bias"}
 
 
 class Family(NamedTuple):
-    """A kind of layers.
+    """A kind of attention layers.
 
     Attributes:
         words: its usual name, and the names that it is known by; empty for a row that belongs to the one above it.
         recognises: True for a module of this kind, by the names of its attributes.
-        read: reads a module of this kind.
+        read: reads a module of this kind into its reader: sizes, parts, mask, pairs of tensors, reasons.
     """
 
     words: str
@@ -63,7 +63,7 @@ class Family(NamedTuple):
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """Return the first family that recognises a module, or None."""
+    """Return the first family that recognises a module; None if none does."""
     return next((family for family in FAMILIES if family.recognises(module)), None)
 
 
@@ -74,7 +74,14 @@ def _family(
     words: str | None = None,
     of_library: bool = False,
 ) -> Family:
-    """Return the family of modules with projections by these names; `project` reads the projections."""
+    """Return the family of modules with projections by these names.
+
+    Args:
+        names: of the projections.
+        project: reads the projections into the reader; False, with a reason, if it cannot.
+        words: as in `Family`; None for those of the names.
+        of_library: True to recognise only modules of transformers.
+    """
 
     def recognises(module: nn.Module) -> bool:
         return has_projections(names, module) and not (of_library and model_type(module) is None)
@@ -88,17 +95,20 @@ def _family(
 
 
 def _separate(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """Read one projection each for query, key and value; return False, with a reason, if one is not plain."""
+    """Read one projection each for query, key and value into the reader.
+
+    Return False, with a reason, if one is not plain.
+    """
     found = reader.projections(*names.inputs, *reader.output_of(names))
     heads = reader.num_heads or (1 if names in TUTORIALS else None)
     return bool(found) and reader.project(*found, num_heads=heads)
 
 
 def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """Read a packed projection of query, key and value, or of key and value; return False if it is not plain.
+    """Read a packed projection of query, key and value, or of key and value next to `q_attn`, into the reader.
 
-    It has all queries, then all keys, then all values. In GPT-NeoX the query, key and value of the first group of
-    heads come first, then those of the second.
+    It has all queries, then all keys, then all values; in GPT-NeoX the query, key and value of the first group of heads
+    come first, then those of the second. Return False, with a reason, if it is not plain or its width does not fit.
     """
     is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
     found = reader.projections(*names.inputs, *names.output, *["q_attn"] * is_cross)
@@ -126,13 +136,13 @@ def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
 
 
 def _heads_of(module: nn.Module) -> list[nn.Module]:
-    """Return the modules in `module.heads`, one per head; [] if there is no such list."""
+    """Return the modules in `module.heads`, one per head; [] if that is no ModuleList."""
     heads = getattr(module, "heads", None)
     return list(heads) if isinstance(heads, nn.ModuleList) else []
 
 
 def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
-    """Return the projection names of each module in `module.heads`; [] if one has no known names."""
+    """Return the projection names of each module in `module.heads`; [] if there is none or one has no known names."""
     found = [
         next((names for names in TUTORIALS if has_projections(names, head)), None)
         for head in _heads_of(module)
@@ -141,7 +151,10 @@ def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
 
 
 def _read_heads(reader: ModuleReader) -> None:
-    """Read a list of modules of one head each, with the output projection next to the list if there is one."""
+    """Read a list of modules of one head each, with the output projection next to the list if there is one.
+
+    Adds a reason if a projection is not plain or heads differ in shape.
+    """
     prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
     named = zip(prefixes, _names_of_heads(reader.module), strict=True)
     found = [reader.projections(*(prefix + name for name in each.inputs)) for prefix, each in named]
@@ -185,7 +198,10 @@ FAMILIES = (
 
 
 def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
-    """Read parts, mask and dropout of a module whose projections were read."""
+    """Read parts, scale, mask and dropout of a module whose projections were read.
+
+    Adds reasons for what has no equal.
+    """
     module: Any = reader.module
     has_alibi = _has_alibi(reader)
     # A bound on queries, keys and values shows on large numbers only.
@@ -216,12 +232,15 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
 
 
 def _has_alibi(reader: ModuleReader) -> bool:
-    """Return True if the model that the module belongs to uses ALiBi."""
+    """Return True if the model of the module uses ALiBi: Bloom, MPT and Falcon, unless the configuration denies it."""
     return reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
 
 
 def _add_alibi(reader: ModuleReader) -> None:
-    """Add the ALiBi that the model passes to the module as a part of the layer."""
+    """Add the ALiBi that the model passes to the module to the reader as a part.
+
+    For Falcon also why it cannot be read alone.
+    """
     module: Any = reader.module
     kind = str(reader.model_type)
     if kind == "bloom" and module.slow_but_exact and module.pretraining_tp > 1:
@@ -238,7 +257,10 @@ def _add_alibi(reader: ModuleReader) -> None:
 
 
 def _read_scale(reader: ModuleReader) -> None:
-    """Add the scale of the scores to the layer, unless it is 1/√head_dim."""
+    """Add the scale of the scores to the reader, unless it is 1/√head_dim: 1 for T5, GPT-2's by its settings.
+
+    Adds a reason if GPT-2 divides by a layer index that it does not have.
+    """
     module: Any = reader.module
     if _has_relative_bias(reader):
         reader.add_scale(1.0, "scaling")
@@ -260,7 +282,10 @@ def _read_scale(reader: ModuleReader) -> None:
 
 
 def _read_mask_of_gpt2(reader: ModuleReader) -> None:
-    """Read the mask buffers of GPT-2, which old versions store, with the value that hidden scores get."""
+    """Read the mask buffers of GPT-2, which old versions store, and `masked_bias`, the value that hidden scores get.
+
+    Adds the causal mask to the reader unless the module is a cross-attention or a class of the user's.
+    """
     reader.read_triangles()
     if reader.has("masked_bias"):
         reader.tensor("masked_bias")
@@ -269,7 +294,7 @@ def _read_mask_of_gpt2(reader: ModuleReader) -> None:
 
 
 def _add_temperature(reader: ModuleReader) -> None:
-    """Add the temperature of Llama 4, which its layers without rotary positions have."""
+    """Add the temperature of Llama 4 to the reader; no-op but for its layers without rotary positions."""
     module: Any = reader.module
     is_llama4 = reader.model_type == "llama4_text"
     if is_llama4 and module.attn_temperature_tuning and not module.use_rope:
@@ -278,7 +303,7 @@ def _add_temperature(reader: ModuleReader) -> None:
 
 
 def _add_sinks(reader: ModuleReader) -> None:
-    """Add the sinks of the module to the layer; record a reason if there is not one per head."""
+    """Add the sinks of the module to the reader; no-op without sinks; a reason instead if there is not one per head."""
     if not reader.has("sinks"):
         return
     sinks, heads = reader.tensor("sinks"), reader.sizes["num_heads"]
@@ -292,12 +317,15 @@ def _add_sinks(reader: ModuleReader) -> None:
 
 
 def _has_relative_bias(reader: ModuleReader) -> bool:
-    """Return True for the attention layers of T5, whose scores are not scaled."""
+    """Return True for any attention of T5 in transformers, whose scores are not scaled."""
     return not reader.is_own and hasattr(reader.module, "has_relative_attention_bias")
 
 
 def _read_relative_bias(reader: ModuleReader) -> None:
-    """Read the relative bias of T5, from the module, or from the first block if that holds it."""
+    """Read the relative bias of T5 from the module, or from `reader.beside`; cross-attention has none.
+
+    Adds a reason if the module gets its bias from the first block and that is not given.
+    """
     module = reader.module
     # What is causal, or no decoder, attends to its own text, and has a relative bias.
     is_own_text = getattr(module, "is_causal", None) or not getattr(module, "is_decoder", False)
@@ -313,7 +341,10 @@ def _read_relative_bias(reader: ModuleReader) -> None:
 
 
 def _add_relative_bias(reader: ModuleReader, path: str) -> None:
-    """Add the relative bias with the table at `path` to the layer; record a reason if it does not fit."""
+    """Add the relative bias with the table at `path`, (buckets, heads), to the reader.
+
+    A reason instead if it does not fit.
+    """
     module, heads = reader.module, reader.sizes["num_heads"]
     table = reader.tensor(f"{path}.weight") if reader.has(f"{path}.weight") else None
     if table is None or table.ndim != 2 or table.shape[1] != heads:

@@ -23,7 +23,11 @@ SIZES = {
 
 
 def read(reader: ModuleReader) -> None:
-    """Read DeepSeek V2 and V3: a latent for keys and values, and one for queries or none."""
+    """Read DeepSeek V2 and V3 into the reader: a latent for keys and values, and one for queries or none.
+
+    Sets kind, sizes, options and pairs, and adds rotary positions, scale, mask and dropout. No-op if there are reasons;
+    adds one for a class that is not of transformers, and for sizes, projections or norms that cannot be read.
+    """
     if reader.is_own:
         reader.reasons.append(
             "it has the names of DeepSeek's latent attention, and is no class of transformers: what its "
@@ -82,7 +86,7 @@ def read(reader: ModuleReader) -> None:
 
 
 def _pair_heads(reader: ModuleReader, up: Projection) -> None:
-    """Split one projection of the latent into the key and the value of each head."""
+    """Add the pairs of the projection of the latent, split into the key and the value of each head, to the reader."""
     heads, dims = (
         reader.sizes["num_heads"],
         [reader.sizes[n] for n in ("head_dim", "value_head_dim")],

@@ -22,7 +22,16 @@ CLOSE = 1e-5
 
 @dataclass
 class Place:
-    """An attention of a model: its paths, and its replacement or the reason why there is none."""
+    """An attention of a model: its paths, and its replacement or the reason why there is none.
+
+    Attributes:
+        paths: all paths of the module in the model; several where it is shared.
+        module: the model's own module.
+        beside: as for a reader.
+        reader: of the module; None for PyTorch's, and where it cannot be converted.
+        made: the replacement; None if there is none.
+        reason: why there is none; "" if there is one.
+    """
 
     paths: list[str]
     module: nn.Module
@@ -42,20 +51,25 @@ class Place:
         return type(self.module).__name__
 
     def leave(self, reason: str) -> None:
-        """Mark the module as not converted, with the reason."""
+        """Set `made` to None and `reason` to this reason: the module is not converted."""
         self.made, self.reason = None, reason
 
 
 def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) -> None:
-    """Put the adapters in place, after each was compared with its module in a call of the model.
+    """Put the adapters in place, after each was compared with its module in a call of the model in eval mode.
 
-    A model whose output then differs gets its own modules back, and the reason is that of each attention.
+    A place whose adapter differs gets the reason and no adapter. A model whose output then differs, or that fails, gets
+    all of its own modules back, with the reason in each place. Nothing is compared without inputs and without a module
+    of transformers. The training modes and the CPU's generator are restored.
 
     Args:
         model: the model.
-        inputs: those of the call.
-        places: its attentions, and what was made of them.
-        undo: takes the step that puts the model's own modules back.
+        inputs: those of a call: a tensor, a tuple or a mapping; None for made ones, of a model of transformers.
+        places: its attentions, and what was made of them; changed.
+        undo: gets the step that puts the model's own modules back.
+
+    Raises:
+        Exception: that of the model's own code, if it cannot be run on `inputs`.
     """
     adapted = [place for place in places if isinstance(place.made, Adapter)]
     of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
@@ -114,7 +128,7 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
 def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
     """Return the output of a model run in which each adapter is compared with the module that it replaces.
 
-    A difference is recorded in its place.
+    A place with a difference, or that is not called, is left with the reason. The hooks are removed at the end.
     """
     called: dict[int, str | None] = {}
     caches: dict[int, dict[str, Any]] = {}
@@ -154,12 +168,12 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
 
 
 def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
-    """Return how two outputs differ, in words; None if they are equal but for rounding.
+    """Return how the floating-point tensors in two outputs differ, in words; None if they are equal but for rounding.
 
     Args:
         theirs: the output of the module.
         ours: that of the layer.
-        weights: the last of theirs may be weights that ours does not have.
+        weights: the last of theirs may be weights that ours does not have, and is then not compared.
     """
     pairs = [(theirs, ours)]
     if weights and isinstance(theirs, tuple):
@@ -192,7 +206,10 @@ def _is_floating(each: object) -> bool:
 
 @contextmanager
 def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
-    """Run a model and modules that are not yet in it in eval mode, without gradients."""
+    """Run a block with a model and modules not yet in it in eval mode, without gradients.
+
+    Restore each module's mode after.
+    """
     modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
     modes = [(each, each.training) for each in modules]
     with undoing() as undo, torch.no_grad():
@@ -208,13 +225,13 @@ def _set_modes(modes: Sequence[tuple[nn.Module, bool]]) -> None:
 
 
 def _put_all(model: nn.Module, modules: Sequence[tuple[Place, nn.Module]]) -> None:
-    """Put each module into all paths of its place."""
+    """Put each module into all paths of its place in the model, in place."""
     for place, module in modules:
         put(model, place.paths, module)
 
 
 def put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:
-    """Set a module at each of these paths in a model."""
+    """Set a module at each of these paths in a model, in place."""
     for path in paths:
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, module)

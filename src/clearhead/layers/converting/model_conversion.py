@@ -105,7 +105,10 @@ class ModelConversion(Drawn):
             place.made = None
 
     def _write_back(self, place: Place, layer: AttentionLayer) -> None:
-        """Copy the present weights of the layer into the module that it replaced, in place."""
+        """Copy the present weights of the layer into the module that it replaced, in place.
+
+        The module is moved to their device and dtype; tensors that are already equal are not written to.
+        """
         ours = dict(layer.named_parameters(remove_duplicate=False))
         like = next(iter(ours.values()))
         place.module.to(like.device, like.dtype)
@@ -146,16 +149,16 @@ def convert_model(
     read: Read,
     read_again: Callable[[ModuleReader], ModuleReader],
 ) -> ModelConversion:
-    """Convert every attention of a model in place.
+    """Convert every attention of a model in place, and return the result; if anything raises, the model is restored.
 
     Args:
         model: a module with attentions inside.
         inputs: those of a call of the model, one tensor, a tuple or a mapping; None for ones that are made, of a
             model of transformers.
         recognises: True for an attention of a known kind.
-        read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it.
+        read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it, which then
+            become the reason in the result.
         read_again: reads one that was read before.
-
     """
     places = list(_places(model, recognises))
     # An interrupt at the end of a block without gradients would leave them off.
@@ -174,7 +177,10 @@ def convert_model(
 
 
 def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
-    """Yield each attention module of a model: those of a known kind, and those called "Attention" with a reason."""
+    """Yield each attention module of a model: those of a known kind, and those called "Attention" with a reason.
+
+    Modules inside a known one, layers of ours, and modules around another attention are passed over.
+    """
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if path:
@@ -205,7 +211,11 @@ def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
 
 
 def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> None:
-    """Set `place.made` to the replacement of a module, or `place.reason` to why there is none."""
+    """Set `place.made` and `place.reader` to the replacement of a module, or `place.reason` to why there is none.
+
+    Also sets `place.beside`. The replacement shares the module's weights where they are equal; the module is not
+    changed.
+    """
     module, kind = place.module, model_type(place.module)
     place.beside = _beside(place, places)
     try:
@@ -229,7 +239,10 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
 
 
 def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
-    """Return {"relative_bias": table} of the first T5 block for a module that is passed its bias; {} for others."""
+    """Return {"relative_bias": table} of the first T5 block for a module that is passed its bias; {} if there is none.
+
+    {} too for modules of other kinds, for cross-attention, and for the first block itself.
+    """
     module: Any = place.module
     own = "relative_attention_bias"
     if getattr(module, "has_relative_attention_bias", True) or own in module._modules:
@@ -244,7 +257,10 @@ def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
 
 
 def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
-    """Return why calls of a user-defined class cannot be kept as they are; "" if they can."""
+    """Return why calls of a user-defined class cannot be kept as they are; "" if they can.
+
+    They cannot if it returns more than its output, or has further parameters and no inputs were given (timm's may).
+    """
     assert reader.call is not None  # a copy of it was run
     count, returns = reader.call
     if returns < 0:
@@ -299,6 +315,6 @@ def _layer(made: nn.Module) -> nn.Module:
 
 
 def _one_line(reason: str) -> str:
-    """Return the reasons of an error, joined to one line."""
+    """Return the listed reasons of an error, joined by "; " to one line; its first line if it lists none."""
     first, *listed = (line.strip().removeprefix("- ") for line in reason.splitlines())
     return "; ".join(listed) or first

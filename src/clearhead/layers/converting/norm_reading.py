@@ -12,7 +12,7 @@ from clearhead.layers.query_key_norm import QueryKeyNorm
 
 
 def add_norms(reader: ModuleReader) -> None:
-    """Add the norms of query and key to the layer, if the module has any."""
+    """Add the norms of query and key to the reader, if the module has any; a reason instead if they cannot be read."""
     for query, key in NORM_NAMES:
         if not all(isinstance(reader.find(name), nn.Identity | None) for name in (query, key)):
             _add_pair(reader, query, key)
@@ -32,7 +32,10 @@ def add_norms(reader: ModuleReader) -> None:
 
 
 def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
-    """Add the norms with these two names to the layer; record a reason if they do not fit."""
+    """Add the norms with these two names to the reader as a part, by head or over all heads.
+
+    A reason instead if they differ. They must have one eps, and a weight for each number of a head or of all heads.
+    """
     first, second = read_norm(reader, query), read_norm(reader, key)
     if first is None or second is None:
         return
@@ -56,7 +59,7 @@ def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
 
 
 def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, float] | None:
-    """Return the weight and the eps of a norm; None, with a reason, if it does not have both."""
+    """Return the weight, (width,), and the eps of a norm; None, with a reason added, if it does not have both."""
     norm = reader.find(name)
     weight = reader.tensor(f"{name}.weight") if reader.has(f"{name}.weight") else None
     eps = _eps_of(norm)
@@ -70,6 +73,6 @@ def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, float] | None:
 
 
 def _eps_of(norm: object) -> float | None:
-    """Return the eps of a norm; None if it is not stored in an attribute."""
+    """Return the eps of a norm, 0 to below 1; None if it is not stored in `eps` or `variance_epsilon`."""
     given: list[Any] = [getattr(norm, name, None) for name in ("eps", "variance_epsilon")]
     return next((eps for eps in given if is_number(eps) and 0 <= eps < 1), None)

@@ -40,7 +40,11 @@ Fits = dict[tuple[Any, ...], Fitted]
 
 
 def guesses(module: nn.Module) -> list[Fitted]:
-    """Return the settings that a module may have, most likely first, to be compared with its outputs."""
+    """Return the settings that a module may have, most likely first, to be compared with its outputs.
+
+    For a class of the user's: no mask or causal, and how norms are weighted; for one of transformers: rotary layout,
+    whole or partial rotation, softcap, and norms.
+    """
     norms = ("copied", "plus 1")
     if model_type(module) is None:
         return [Fitted(norms=how, mask=mask) for mask in (None, causal()) for how in norms]
@@ -51,12 +55,15 @@ def guesses(module: nn.Module) -> list[Fitted]:
 
 
 def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
-    """Return the guess for which our layer equals runs of a copy; None, with a reason, if there is none.
+    """Return the guess for which our layer equals runs of a copy of the module.
+
+    If none does, the copy cannot be run, or the shape differs, a reason is added to the reader, and some guess
+    returned.
 
     Args:
         reader: of a module without reasons against it.
         read: the function that read it; the copy is read by it too.
-        fits: the guesses of other modules of transformers; one like them in all but its weights is not run.
+        fits: the guesses of other modules of transformers, added to; a module like one of them is not run.
     """
     like = () if reader.is_own else _settings(reader)
     if like in fits:
@@ -99,7 +106,10 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
 
 
 def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
-    """Return a float64 copy of the module with random weights; None, with a reason, if it cannot be copied."""
+    """Return a float64 copy of the module on the CPU, in eval mode, with random weights.
+
+    Quantised layers become nn.Linear. None, with a reason added to the reader, if it cannot be copied.
+    """
     try:
         twin = copy.deepcopy(without_accelerate(reader.module))
         for path, each in list(twin.named_modules()):
@@ -127,7 +137,10 @@ def _runs(
     read: Callable[[ModuleReader], None],
     generator: torch.Generator,
 ) -> list[tuple[tuple[Tensor, ...], Tensor]]:
-    """Return inputs and outputs of calls of a copy; none, with a reason, if it cannot be run."""
+    """Return (inputs, output) of calls of a copy, on a short and a longer text; [], with a reason, if it cannot be run.
+
+    Sets `reader.call`, the number of inputs and of outputs, and adds a reason for a window that the texts do not show.
+    """
     again = ModuleReader(twin, guess=reader.guess)
     read(again)
     calls, errors = _calls(again, QUERIES, KEYS, generator), list[Exception]()
@@ -167,7 +180,7 @@ def _runs(
 
 
 def _settings(reader: ModuleReader) -> tuple[Any, ...]:
-    """Return everything that tells this module's behaviour from another's, apart from weights: a cache key."""
+    """Return everything that distinguishes this module's behaviour from another's, apart from weights: a cache key."""
     module = reader.module
     plain = [
         (name, value)
@@ -183,7 +196,11 @@ def _settings(reader: ModuleReader) -> tuple[Any, ...]:
 def _calls(
     again: ModuleReader, queries: int, keys: int, generator: torch.Generator
 ) -> list[tuple[Tensor, ...]]:
-    """Return the inputs by each calling convention: with x alone or with a context, and without a batch."""
+    """Return random float64 inputs by each calling convention: (x,) and (x, context), each with a batch and without.
+
+    Modules of transformers get (x,) alone, and (x,) is left out where the widths of x and context differ. Texts are at
+    most as long as the module's buffers of two or more axes are wide.
+    """
     tables = [each.shape[-1] for each in again.module.buffers() if each.ndim > 1]
     queries, keys = (min([tokens, *tables]) for tokens in (queries, keys))
     x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
@@ -195,9 +212,10 @@ def _calls(
 
 
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
-    """Return the output, or the first of a tuple, and the length of the tuple.
+    """Return the output, or the first of a tuple or list, and the length of the tuple.
 
-    The length is 0 for a tensor, and −1 for a tuple with more than None after the first.
+    The length is 0 for a tensor, and −1 for a list and for a tuple with more than None after the first. Raises
+    TypeError if the output is no tensor, and what the module raises; warnings are not shown.
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

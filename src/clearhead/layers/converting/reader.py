@@ -89,7 +89,7 @@ class ModuleReader:
 
     @property
     def left_over(self) -> list[str]:
-        """The names and shapes of the tensors that were not read."""
+        """The tensors that were not read, as text "name shape"; [] if all were."""
         return [f"{name} {tuple(tensor.shape)}" for name, tensor in self._left.items()]
 
     @property
@@ -99,7 +99,7 @@ class ModuleReader:
 
     @property
     def like(self) -> Tensor:
-        """One of the tensors that were read, as an example of their dtype and device."""
+        """One of the tensors that were read, for their dtype and device; StopIteration if none was."""
         return next(pair.tensor for pair in self.pairs if pair.tensor is not None)
 
     @property
@@ -113,7 +113,10 @@ class ModuleReader:
         return model_type(self.module)
 
     def check_forward(self) -> None:
-        """Add a reason for each hook, and for each forward that replaces that of its class."""
+        """Add a reason for each hook, and each forward that replaces its class's.
+
+        Accelerate's and transformers' may stay.
+        """
         for root, module in [("", self.module), *self.beside.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
@@ -143,11 +146,11 @@ class ModuleReader:
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
-        """Map a tensor of the module to the tensor `ours` of the layer."""
+        """Add the pair of a tensor of the module and the tensor `ours` of the layer; nothing is copied yet."""
         self.pairs.append(TensorPair(theirs, tensor, ours, how=how))
 
     def tensor(self, name: str) -> Tensor:
-        """Return a parameter or buffer by its name, detached, and mark it as read."""
+        """Return a parameter or buffer by its name, detached, and mark it as read; KeyError if there is none left."""
         return self._left.pop(name).detach()
 
     def has(self, name: str) -> bool:
@@ -155,7 +158,10 @@ class ModuleReader:
         return name in self._left
 
     def projection(self, path: str) -> Projection | None:
-        """Return the linear layer, Conv1D or matrix (`x @ matrix`) of that name; None, with a reason, if not plain."""
+        """Return the linear layer, Conv1D or matrix (`x @ matrix`) of that name; None, with a reason, if not plain.
+
+        Marks its tensors as read, and sets `unshared` if the weight is not a tensor of the module.
+        """
         found = self.find(path)
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
@@ -178,7 +184,7 @@ class ModuleReader:
         return [each for each in found if each is not None] if None not in found else []
 
     def find(self, path: str) -> Any:
-        """Return the attribute at a dotted path in the module, or in the modules next to it; None if there is none."""
+        """Return the attribute at a dotted path in the module or a module next to it; None if there is none."""
         first, *rest = path.split(".")
         found = self.beside.get(first, getattr(self.module, first, None))
         for name in rest:
@@ -203,15 +209,7 @@ class ModuleReader:
         *,
         num_heads: int | None,
     ) -> bool:
-        """Take these as the projections of the layer; False with reasons, if they are none.
-
-        Args:
-            query: the projection of the queries.
-            key: that of the keys.
-            value: that of the values.
-            output: that of the output; None is none, for which ours is the identity.
-            num_heads: number of query heads; None if the module says only their width.
-        """
+        """Set the projections and sizes of the layer; return False, with a reason, if the widths are no heads."""
         width, head_dim = len(query.weight), self.size("head_dim")
         dim = width // num_heads if head_dim is None and num_heads else head_dim
         if not dim or (num_heads or width // dim) * dim != width:
@@ -228,11 +226,11 @@ class ModuleReader:
         output: Projection | None,
         num_heads: int | None = None,
     ) -> bool:
-        """Take projections of query, key and value as those of the layer, stacked.
+        """Set `sizes` and pairs from stacked projections; False, with a reason, if they are no heads.
 
         Args:
             heads: query, key and value of modules of the same shapes.
-            output: as for `project`.
+            output: as for `project`; True with a reason, if its width does not fit.
             num_heads: number of query heads in all; None is one a module.
         """
         query, key, value = heads[0]
@@ -277,7 +275,7 @@ class ModuleReader:
         return True
 
     def _pair_inputs(self, inputs: Sequence[Sequence[Projection]]) -> None:
-        """Map the projections of query, key and value to those of the layer; several are stacked row by row."""
+        """Add the pairs of query, key and value projections, stacked if several, with zeros for biases of some only."""
         biased = any(each.bias is not None for same in inputs for each in same)
         for ours, same in zip(INPUTS, inputs, strict=True):
             start = 0
@@ -289,14 +287,14 @@ class ModuleReader:
                 start += len(each.weight)
 
     def read_triangles(self) -> None:
-        """Mark buffers that are triangles as read, and add a causal mask for them."""
+        """Mark buffers that are triangles as read, and add their names to `triangles`; no mask is set."""
         for name, tensor in list(self._left.items()):
             if not isinstance(tensor, nn.Parameter) and _is_triangle(tensor):
                 self.tensor(name)
                 self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
-        """Add a part to the layer and return its parameter prefix."""
+        """Add a part to the layer, report it, and return its parameter prefix, "parts.0"."""
         name = f"parts.{len(self.parts)}"
         self.parts.append(part)
         self.settings.append(Row(theirs, name, described(part)))
@@ -308,7 +306,7 @@ class ModuleReader:
         self.settings.append(Row(theirs, "mask", mask.describe()))
 
     def read_scale(self) -> None:
-        """Read the attribute by which the module says that it multiplies its scores."""
+        """Add the first number in scaling, scale or softmax_scale as the scale; no-op if there is none."""
         for name in ("scaling", "scale", "softmax_scale"):
             found: Any = getattr(self.module, name, None)
             if is_number(found):
@@ -316,13 +314,16 @@ class ModuleReader:
                 return
 
     def add_scale(self, scale: float, theirs: str) -> None:
-        """Add the scale of the scores to the layer, unless it is 1/√head_dim."""
+        """Add the scale of the scores to the layer, unless it is 1/√head_dim, the rotated part included."""
         width = self.sizes["head_dim"] + self.sizes.get("rotary_dim", 0)
         if not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-9):
             self.add_part(Scale(scale), f"{theirs}={scale:g}")
 
     def drop(self, *names: str) -> None:
-        """Read the first of these attributes, a rate or an nn.Dropout, as the dropout of the weights."""
+        """Set `dropout` to the first of these that is a rate or nn.Dropout, unless it is 0.
+
+        A reason if it is not below 1.
+        """
         rates = {name: rate for name in names if (rate := self._rate(name)) is not None}
         for name, rate in rates.items():
             if not 0 <= rate < 1:
@@ -333,7 +334,7 @@ class ModuleReader:
             return
 
     def leave(self, *names: str) -> None:
-        """Report that these dropout layers or rates are not converted, because they act on the output."""
+        """Set `output_dropout` to the last of these rates above 0, and report each as left out of the layer."""
         for name in names:
             rate = self._rate(name)
             if rate:
@@ -343,7 +344,7 @@ class ModuleReader:
                 )
 
     def check_tensors(self) -> None:
-        """Add a reason if the tensors are not floating, or not of one dtype on one device, or on meta."""
+        """Add a reason unless the tensors that were read are floating, of one dtype on one device, and not on meta."""
         tensors = [pair.tensor for pair in self.pairs if pair.tensor is not None]
         kinds = sorted({f"{each.dtype} on {each.device}" for each in tensors})
         if len(kinds) > 1:
@@ -363,7 +364,7 @@ class ModuleReader:
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
-    """Return True if a module has layers or matrices of these names; the output may be elsewhere."""
+    """Return True if a module has layers or matrices of these names; the output counts only if inputs are packed."""
     wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
     found = [getattr(module, name, None) for name in wanted]
     return all(isinstance(each, nn.Module | nn.Parameter) for each in found)
@@ -380,7 +381,7 @@ def model_type(module: nn.Module) -> str | None:
 
 
 def as_refusal(error: ClearheadError) -> str:
-    """Return the message of an error as a reason for a refusal."""
+    """Return the message of an error as a reason for a refusal, without its last full stop."""
     return error.message.rstrip(".")
 
 
@@ -391,7 +392,7 @@ def _size(place: object, name: str) -> int | None:
 
 
 def _is_triangle(mask: Tensor) -> bool:
-    """Return True if a square mask is a triangle that separates the future, True or False in it."""
+    """Return True if a tensor is one square matrix, non-zero exactly after the diagonal, or exactly up to it."""
     if mask.ndim < 2 or mask.numel() != mask.shape[-1] ** 2 or not mask.numel():
         return False
     hidden = mask.reshape(mask.shape[-2:]).bool()

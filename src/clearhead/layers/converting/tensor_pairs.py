@@ -18,7 +18,7 @@ class Row:
         theirs: the name of a tensor in the module, with a slice if it is a part of it, or of a
             setting; empty for what the module does not have.
         ours: the name of the tensor or the part of our layer; empty for what has no place in it.
-        how: what happens on the way: "copied", "transposed", "plus 1", and so on.
+        how: what happens to the numbers: "copied", "transposed", "plus 1", and so on.
 
     Example:
         >>> Row("c_attn.weight[:, 0:64]", "query_projection.weight", "transposed").how
@@ -54,14 +54,17 @@ class TensorPair:
         return found if found is None or self.rows is None else found[slice(*self.rows)]
 
     def read(self, target: Tensor) -> None:
-        """Copy the module's tensor into the layer's, in place."""
+        """Copy the module's tensor, or the constant for a missing one, into the layer's tensor `target`, in place."""
         if self.tensor is None:
             target.copy_(self._constant(target))
         else:
             target.copy_(self.tensor + 1 if self.how == "plus 1" else self.tensor)
 
     def write(self, source: Tensor | None) -> None:
-        """Copy the layer's tensor into the module's, in place; zeros for a missing bias."""
+        """Copy the layer's tensor into the module's, in place; zeros for None.
+
+        No-op if the module has no such tensor.
+        """
         if self.tensor is None:
             return
         if source is None:
@@ -100,7 +103,7 @@ class Projection:
     bias: Tensor | None = None
 
     def part(self, start: int, stop: int) -> "Projection":
-        """Return the projection restricted to the outputs from start to stop."""
+        """Return the projection restricted to the outputs from start to stop, excluded, as views."""
         where = f"{start}:{stop}"
         return replace(
             self,
@@ -116,7 +119,10 @@ class Projection:
         return [self.part(start, stop) for start, stop in pairwise(edges)]
 
     def pairs(self, ours: str, rows: tuple[int, int] | None = None) -> list[TensorPair]:
-        """Return the pairs of weight and bias with the layer's projection `ours`, or with some rows of it."""
+        """Return one pair for the weight and one for the bias, if any, with the layer's projection `ours`.
+
+        `rows` are the first row of ours and the one after the last; None is all.
+        """
         how = "transposed" if self.transposed else "copied"
         pairs = [TensorPair(self.name, self.weight, f"{ours}.weight", rows, how)]
         if self.bias is not None:

@@ -18,7 +18,10 @@ def recognises(module: nn.Module) -> bool:
 
 
 def read(reader: ModuleReader) -> None:
-    """Read PyTorch's layer: its projections and its dropout."""
+    """Read PyTorch's layer into the reader: sizes, pairs and dropout; a subclass with its own forward is to be probed.
+
+    Adds reasons instead for added keys, two widths of keys and values, and parameters that are computed.
+    """
     module = reader.module
     assert isinstance(module, nn.MultiheadAttention)
     # A subclass may do something else with the weights.

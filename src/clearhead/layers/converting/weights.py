@@ -13,7 +13,7 @@ QUANTISED = 2**-6
 
 
 def hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
-    """Return the hooks of a module with which transformers collects attentions, by id."""
+    """Return the forward hooks of a module that are defined in transformers, by id; {} if none is."""
     return {
         key: hook
         for key, hook in module._forward_hooks.items()
@@ -46,10 +46,10 @@ def without_accelerate(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def weights_of(projection: Any) -> tuple[Tensor, Tensor | None] | str:
-    """Return the weight of a projection, (out, in), and its bias, or why they cannot be read.
+    """Return the weight of a projection, (out, in), and its bias or None, detached.
 
-    Weights that accelerate offloads are read where they are. What is no plain nn.Linear, such as one with LoRA or of
-    dynamic int8, is run on the identity.
+    A str that says why if they cannot be read. Weights that accelerate offloads are read where they are. What is no
+    plain nn.Linear, such as one with LoRA or of dynamic int8, is run on the identity, and refused if it is not linear.
 
     Example:
         >>> layer = nn.Linear(3, 2, bias=False)

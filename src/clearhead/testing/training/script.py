@@ -43,13 +43,16 @@ class Script:
 
     @property
     def entries(self) -> dict[str, Tensor]:
-        """The tensors of the batch by name."""
+        """The tensors of the batch by name, {"ids": batch} for a batch that is the ids; other values are left out."""
         given = {"ids": self.batch} if self.ids is None else self.batch
         return {name: entry for name, entry in given.items() if isinstance(entry, Tensor)}
 
     @property
     def tokens(self) -> dict[str, Tensor]:
-        """The entries of tokens or labels: integers that are neither a mask nor document numbers."""
+        """The entries of tokens or labels: integers with one or two axes that are neither a mask nor document numbers.
+
+        An entry of two axes with at most two values counts as a mask, unless it is the predicted one.
+        """
         return {
             name: entry
             for name, entry in self.entries.items()
@@ -65,7 +68,10 @@ class Script:
         return self.entries[self.name]
 
     def with_entries(self, **changed: Tensor) -> "Script":
-        """Return the script with a copy of its batch, in which some entries are replaced."""
+        """Return the script with a copy of its batch, in which the given entries are replaced.
+
+        All tensors are cloned.
+        """
         entries = {name: entry.clone() for name, entry in {**self.entries, **changed}.items()}
         if self.ids is None:
             return replace(self, batch=entries["ids"])
@@ -74,12 +80,15 @@ class Script:
         return replace(self, batch=batch)
 
     def samples(self, rows: Tensor) -> "Script":
-        """Return the script with some samples of its batch."""
+        """Return the script with the samples at these row indices; entries of another first size are kept whole."""
         size, entries = len(self.text), self.entries.items()
         return self.with_entries(**{n: e[rows] for n, e in entries if e.ndim and len(e) == size})
 
     def real(self, tokens: Tensor) -> Tensor:
-        """Return True at the tokens of an entry of this shape that are not padding."""
+        """Return bool, True at the tokens of an entry that are not padding.
+
+        All True without declared padding, or if the padding mask has another shape than `tokens`.
+        """
         if isinstance(self.padding, str):
             mask = self.entries[self.padding]
             if mask.shape == tokens.shape:
@@ -91,13 +100,15 @@ class Script:
 
 @dataclass(frozen=True)
 class LossCall:
-    """One call of the loss, and the call of the model in it.
+    """One call of the loss, and the last call of the model in it.
 
     Attributes:
-        loss: one number.
-        output: the logits that the loss read, with their graph; None if there are none.
-        logits: the same without a graph, (batch, tokens, vocabulary) or (batch, classes).
-        inputs: the arguments and keywords of the model.
+        loss: a tensor without axes, with its graph.
+        output: the logits that the loss read, with their graph; None if the loss did not call the model, or it returned
+            none.
+        logits: the same without a graph, (batch, tokens, vocabulary) or (batch, classes); None without logits, or if
+            flat ones do not divide into the samples.
+        inputs: the arguments and keywords of the model; empty if it was not called.
     """
 
     loss: Tensor
@@ -107,7 +118,10 @@ class LossCall:
 
 
 class Rehearsal:
-    """Copies of the parts of a script; the script itself does not change."""
+    """Copies of the parts of a script, with the gradients of its parameters; the script itself does not change.
+
+    Raises ModelError, code `trains.copy`, if a part cannot be copied. The model copy is in eval mode unless `training`.
+    """
 
     def __init__(self, script: Script, *, training: bool = False) -> None:
         self.script, parts = script, dict(script.parts)
@@ -131,7 +145,11 @@ class Rehearsal:
         self.model.train(training)
 
     def call(self, script: Script | None = None, *, seed: int | None = 0) -> LossCall:
-        """Call the loss on the batch of a script; generators are seeded unless the seed is None."""
+        """Call the loss on a copy of the batch of a script (None: the own one), and return what it computed.
+
+        Python's and PyTorch's global generators and those of the script are seeded, unless the seed is None. Raises
+        ArgumentTypeError, code `trains.loss`, unless the loss is a tensor of one number.
+        """
         draw_by(seed, *self.parts["generators"], *self.state.values())
         script, calls = script or self.script, list[Any]()
         handle = self.model.register_forward_hook(
@@ -157,7 +175,11 @@ class Rehearsal:
         return LossCall(loss.reshape(()), output, logits, (arguments, keywords))
 
     def step(self, *, seed: int | None = None) -> float:
-        """Make one step of training and return its loss."""
+        """Make one step of training, as a loop with zero_grad, backward and optimizer.step does, and return its loss.
+
+        Schedulers in the state make a step, and a GradScaler scales the loss. Generators are not seeded if the seed is
+        None.
+        """
         scalers = [part for part in self.state.values() if isinstance(part, torch.amp.GradScaler)]
         self.optimizer.zero_grad()
         loss = self.call(seed=seed).loss
@@ -176,19 +198,25 @@ class Rehearsal:
         return loss.item()
 
     def gradient(self) -> Tensor:
-        """Return all gradients as one vector; 0 where there is none."""
+        """Return the gradients of all parameters as one float64 vector; 0 for a parameter without one."""
         pairs = ((parameter, parameter.grad) for parameter in self.model.parameters())
         filled = [torch.zeros_like(one) if grad is None else grad for one, grad in pairs]
         return torch.cat([grad.flatten().double() for grad in filled])
 
     def saved(self) -> Any:
-        """Return what the script saves; without a function for it, the state of all its parts."""
+        """Return a deep copy of what the script's `save` returns.
+
+        Without it: (states of all parts, state of PyTorch's generator, state of Python's generator).
+        """
         if (save := self.parts["save"]) is not None:
             return copy.deepcopy(save(self.model, self.optimizer, **self.state))
         return copy.deepcopy((self.states(), torch.get_rng_state(), random.getstate()))
 
     def load(self, saved: Any) -> None:
-        """Load what was saved, as a new process does."""
+        """Load what `saved` returned into the copies.
+
+        Without the script's `load`, the global generators are set too.
+        """
         if (load := self.parts["load"]) is not None:
             load(saved, self.model, self.optimizer, **self.state)
             return
@@ -200,19 +228,22 @@ class Rehearsal:
             put(states[name])
 
     def states(self) -> dict[str, Any]:
-        """Return the state of the model, of the optimizer and of the named parts of the script."""
+        """Return the states of the model ("model"), the optimizer ("optimizer") and the named parts, by name.
+
+        Not copied.
+        """
         return {
             name: part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
             for name, part in self._stateful().items()
         }
 
     def _stateful(self) -> dict[str, Any]:
-        """Return the objects with a state: model, optimizer and those declared."""
+        """Return the objects with a state by name: model, optimizer and the declared parts."""
         return {"model": self.model, "optimizer": self.optimizer, **self.state}
 
 
 def draw_by(seed: int | None, *held: Any) -> None:
-    """Seed the generators of PyTorch and of Python, and those in `held`; None seeds nothing."""
+    """Seed the global generators of PyTorch and Python, and the torch.Generators among `held`; None seeds nothing."""
     if seed is not None:
         torch.manual_seed(seed)
         random.seed(seed)
@@ -222,7 +253,7 @@ def draw_by(seed: int | None, *held: Any) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return True if two states are equal, bit for bit."""
+    """Return True if two nested states are equal bit for bit; tensors with NaN are not, functions always are."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and bool(torch.equal(one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -238,7 +269,10 @@ def is_whole(tensor: Tensor) -> bool:
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """Return the logits in a model's output: the tensor, its `logits`, or its first matrix; None without one."""
+    """Return the logits in a model's output, (…, …) or (…, …, …) of floats; None without them.
+
+    They are the tensor itself, its entry or attribute `logits`, or the first tensor of a tuple with two axes or more.
+    """
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif isinstance(output, list | tuple):

@@ -18,11 +18,11 @@ PLACES, STEPS = 12, 3
 
 
 class NotAskedError(Exception):
-    """The law does not apply to the script; the text says why."""
+    """Raised by a law that does not apply to the script; the text says why."""
 
 
 class NotJudgedError(Exception):
-    """The law applies and cannot be measured; the text says why."""
+    """Raised by a law that applies and cannot be measured; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Targets:
     The gradient of a cross-entropy is weight · (softmax − target), which is negative at the target alone.
 
     Attributes:
-        ids: the target of each row of logits.
-        weights: the weight of each row; 0 where it has no target.
+        ids: the target of each row of logits, (batch, tokens) or (batch,).
+        weights: the weight of each row, in the same shape; 0 where it has no target.
         plain: True for the cross-entropy of the softmax, without another term.
     """
 
@@ -43,12 +43,16 @@ class Targets:
 
     @property
     def used(self) -> Tensor:
-        """True at the rows that have a target."""
+        """True at the rows that have a target, bool in the shape of `ids`."""
         return self.weights > 0
 
 
 def targets(call: LossCall) -> Targets | None:
-    """Return the targets of a call; None if its loss is not a cross-entropy of the logits."""
+    """Return the targets of a call.
+
+    None if there are no logits, the loss has no gradient with respect to them, or it is no cross-entropy: in 99 % of
+    the rows the target must have nearly half of the gradient.
+    """
     if call.output is None or call.logits is None:
         return None
     if not call.output.requires_grad or not call.loss.requires_grad:
@@ -73,14 +77,17 @@ def targets(call: LossCall) -> Targets | None:
 
 
 class ScriptCalls:
-    """A copy of a script in eval mode, with cached results that several laws read."""
+    """A copy of a script in eval mode, with cached results that several laws read.
+
+    The first access of a cached property calls the copy.
+    """
 
     def __init__(self, script: Script) -> None:
         self.script, self.rehearsal = script, Rehearsal(script)
 
     @cached_property
     def base(self) -> LossCall:
-        """The call of the batch as it is."""
+        """The call of the loss on the batch as it is (cached)."""
         return self.rehearsal.call()
 
     @property
@@ -92,7 +99,7 @@ class ScriptCalls:
 
     @cached_property
     def read(self) -> Targets | None:
-        """The targets of the base call; None if its loss is not a cross-entropy of the logits."""
+        """The targets of the base call; None if its loss is not a cross-entropy of the logits (cached)."""
         return targets(self.base)
 
     @property
@@ -105,9 +112,10 @@ class ScriptCalls:
         return self.read
 
     def other_tokens(self, name: str, there: Tensor) -> Tensor:
-        """Return an entry with other tokens at some places, each one that occurs elsewhere in it.
+        """Return a copy of an entry of ids, with the next larger id of the entry at the places where `there` is True.
 
-        Negative numbers, which losses ignore, and padding are not changed.
+        The largest id becomes the smallest. Padding, document ends and negative ids, which losses ignore, do not
+        change; nothing changes if the entry has fewer than two ids.
         """
         script, entry = self.script, self.script.tokens[name]
         known = script.real(entry) & (entry >= 0)
@@ -120,12 +128,15 @@ class ScriptCalls:
         return torch.where(there & known, following, entry)
 
     def change(self, **entries: Tensor) -> Tensor:
-        """Return the change of each row of logits if entries of the batch are replaced; 0 where it is rounding."""
+        """Call the loss with some entries of the batch replaced, and return `difference` of that call."""
         with torch.no_grad():
             return self.difference(self.rehearsal.call(self.script.with_entries(**entries)))
 
     def difference(self, call: LossCall) -> Tensor:
-        """Return the difference of each row of logits to those of the base call; 0 where it is rounding."""
+        """Return the largest difference of each row of logits to the base call, without the last axis.
+
+        0 where it is rounding. Raises NotJudgedError if one of the calls has no logits.
+        """
         if call.logits is None:
             raise NotJudgedError("the model returns no logits for other tokens")
         gap = (call.logits - self.logits).abs().amax(-1)
@@ -134,9 +145,10 @@ class ScriptCalls:
 
     @cached_property
     def lookahead(self) -> int | None:
-        """The number of tokens by which the logits see ahead.
+        """The largest number of tokens by which the logits see ahead, over at most about 12 changed places (cached).
 
-        Negative if they do not see the token at their own place; None if no token changes them.
+        Negative if they do not see the token at their own place; None if no token changes them. Raises NotJudgedError
+        if the logits have no axis of tokens.
         """
         if self.logits.ndim < 3:
             raise NotJudgedError("the logits have no axis of tokens")
@@ -151,7 +163,12 @@ class ScriptCalls:
 
     @cached_property
     def steps(self) -> dict[str, list[str]]:
-        """The parameters that break a law of the first steps, by code."""
+        """The parameters that break a law of the first three steps, by the code of the law; [] where it holds (cached).
+
+        "train.gradient": never a gradient other than 0. "train.optimizer": not held by the optimizer exactly once, or
+        held, not the model's and without a gradient. "train.moved": held, with a gradient, and unchanged.
+        "train.frozen": changed without requires_grad. A copy is trained.
+        """
         rehearsal = Rehearsal(self.script, training=True)
         named = dict(rehearsal.model.named_parameters())
         held = [one for group in rehearsal.optimizer.param_groups for one in group["params"]]

@@ -1,6 +1,7 @@
 """The laws of training, one function each: a change of a call, and what must follow.
 
-A law returns what it measured if it is broken, and nothing if it holds.
+A law returns what it measured if it is broken, and None (or an empty list) if it holds. It raises NotAskedError if it
+does not apply to the script, and NotJudgedError if it applies and cannot be measured.
 """
 
 import math
@@ -25,7 +26,12 @@ BY_HEART = 20
 
 
 def leak(calls: ScriptCalls) -> Measured:
-    """Check that another token changes only its own logits and later ones, and that another label changes none."""
+    """Check that another token changes only its own logits and later ones, and that another label changes no logits.
+
+    For an encoder instead: no label changes the logits, and at most half of the targets are in the input at their
+    places. Labels are not compared if a causal loss is no cross-entropy. Raises NotJudgedError if no token changes the
+    logits, they have no axis of tokens, or an encoder's loss is no cross-entropy.
+    """
     script = calls.script
     lookahead = calls.lookahead if script.causal else 0
     if lookahead is None:
@@ -55,7 +61,11 @@ def leak(calls: ScriptCalls) -> Measured:
 
 
 def target(calls: ScriptCalls) -> Measured:
-    """Check that the targets are the text, shifted by one token past the last that the logits see."""
+    """Check that the targets are the text, shifted by one token past the last that the logits see.
+
+    Raises NotAskedError for an encoder, and NotJudgedError if the loss is no cross-entropy, or its targets are no shift
+    of the text or of another shape.
+    """
     script, text = calls.script, calls.script.text
     if not script.causal:
         raise NotAskedError("causal=False: no token predicts the next")
@@ -85,7 +95,10 @@ def target(calls: ScriptCalls) -> Measured:
 
 
 def documents(calls: ScriptCalls) -> Measured:
-    """Check that the tokens of one document change only its own logits."""
+    """Check that the tokens of a document change only its own logits, for the first and the last one of each row.
+
+    Raises NotAskedError without documents=, and NotJudgedError if no row has two documents.
+    """
     script, text = calls.script, calls.script.text
     if script.documents is None:
         raise NotAskedError("no documents= is declared")
@@ -105,7 +118,10 @@ def documents(calls: ScriptCalls) -> Measured:
 
 
 def padding(calls: ScriptCalls) -> Measured:
-    """Check that other embeddings at padding change neither the loss nor the logits of targets."""
+    """Check that other embeddings at padding change neither the loss nor logits of targets, and no target is padding.
+
+    Raises NotAskedError without padding=, NotJudgedError if the batch has none, or no embedding is called with it.
+    """
     script, read, wrong = calls.script, calls.read, 0
     if script.padding is None:
         raise NotAskedError("no padding= is declared")
@@ -132,10 +148,18 @@ def padding(calls: ScriptCalls) -> Measured:
 
 @contextmanager
 def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]:
-    """Change the output of every embedding of padded ids at padding; yield the embeddings called so far."""
+    """Add a ramp to the output of each `nn.Embedding` at padded ids in this block.
+
+    Yield the list of embeddings changed so far. `padded`: bool (batch, tokens) each, True at padding. An embedding is
+    changed if its input has the shape of one of these, possibly cut at the end. The hooks are removed afterwards.
+    """
     reached: list[nn.Module] = []
 
     def shake(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        """Return the changed output of an embedding, and add it to `reached`.
+
+        None, no change, if its input is not padded.
+        """
         for there in padded:
             # A model of the next token is often called without the last one.
             cut = there[:, : args[0].shape[-1]] if args[0].ndim == 2 else there
@@ -156,7 +180,11 @@ def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]
 
 
 def weights(calls: ScriptCalls) -> Measured:
-    """Check that targets in rows of different lengths have the same weight."""
+    """Check that targets in rows of different lengths have the same weight.
+
+    Raises NotAskedError if all rows have as many targets, or tokens differ otherwise, as by class, and NotJudgedError
+    if the loss has another term.
+    """
     read, used = calls.targets, calls.targets.used
     if not read.plain:
         raise NotJudgedError("the loss has another term than the cross-entropy")
@@ -176,7 +204,11 @@ def weights(calls: ScriptCalls) -> Measured:
 
 
 def accumulation(calls: ScriptCalls) -> Measured:
-    """Check that the gradient of two accumulated halves is that of the batch."""
+    """Check that the gradient of two accumulated halves is that of the batch, up to 0.2 % of its length.
+
+    Raises NotAskedError without accumulate=, or if the loss draws the inputs of the model, and NotJudgedError for one
+    sample, or a gradient that is not finite.
+    """
     script, read = calls.script, calls.read
     if script.parts["accumulate"] is None:
         raise NotAskedError("no accumulate= is given")
@@ -202,7 +234,10 @@ def accumulation(calls: ScriptCalls) -> Measured:
 
 
 def dropout(calls: ScriptCalls) -> Measured:
-    """Check that the logits of a training step change with the seed."""
+    """Check that the loss or the logits of a call in training mode change with the seed.
+
+    NotAskedError without dropout.
+    """
     rates = [
         rate
         for module in calls.script.parts["model"].modules()
@@ -218,7 +253,10 @@ def dropout(calls: ScriptCalls) -> Measured:
 
 
 def evaluation(calls: ScriptCalls) -> Measured:
-    """Check that the logits in eval mode do not change with the seed."""
+    """Check that two calls of the model in eval mode with different seeds are equal bit for bit.
+
+    Raises NotJudgedError without logits. The argument of the two calls is that of the loss's last call.
+    """
     rehearsal, outputs = Rehearsal(calls.script), []
     args, kwargs = rehearsal.call(seed=1).inputs
     rehearsal.call(seed=2)
@@ -234,7 +272,10 @@ def evaluation(calls: ScriptCalls) -> Measured:
 
 
 def resume(calls: ScriptCalls) -> Measured:
-    """Check that n steps, a save and n further steps equal 2n steps, bit for bit."""
+    """Check that n steps, a save, a load and n further steps equal 2n steps, bit for bit.
+
+    Raises NotJudgedError if two runs of 2n steps from the same state differ.
+    """
     straight, again, first, later = (Rehearsal(calls.script, training=True) for _ in range(4))
     runs = []
     for rehearsal in (straight, again):
@@ -279,7 +320,10 @@ LAWS: Mapping[str, Callable[[ScriptCalls], Measured]] = {
 
 
 def start(calls: ScriptCalls) -> str | None:
-    """Return the first loss next to that of equal probabilities; None if the loss is no plain cross-entropy."""
+    """Return the mean loss of the first call and ln(classes) as a sentence.
+
+    None if the loss is no plain cross-entropy.
+    """
     read = calls.read
     if read is None or not read.plain:
         return None
@@ -288,7 +332,7 @@ def start(calls: ScriptCalls) -> str | None:
 
 
 def heart(calls: ScriptCalls) -> str:
-    """Return the loss before and after some steps on one batch."""
+    """Return a sentence with the loss before and after 20 steps on one batch, made on a copy."""
     rehearsal = Rehearsal(calls.script)
     for _ in range(BY_HEART):
         rehearsal.step(seed=0)

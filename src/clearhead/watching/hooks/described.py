@@ -92,7 +92,7 @@ class Described(Tensor):
         return func(*given, **cast(dict[str, Any], named))
 
     def _materialise(self) -> Tensor:
-        """Return the mask as an ordinary bool tensor of the same shape."""
+        """Return the mask as an ordinary bool tensor of the same shape, rows shared by `expand` where equal."""
         _, _, query_len, kv_len = self.shape
         drawn = self.description.to_dense(query_len, kv_len, device=self.device)
         return drawn.expand(self.shape)

@@ -80,7 +80,10 @@ def install(user: object, *more: Install) -> None:
 
 
 def hold(modules: Iterable[nn.Module]) -> None:
-    """Replace the attention functions in the code of these modules, and show hooks their keyword arguments."""
+    """Replace the attention functions in the code of these modules, and show hooks their keyword arguments.
+
+    Undone by the last `uninstall`.
+    """
     modules = list(modules)
     with _lock:
         running.show_arguments(modules, _undo)
@@ -90,7 +93,7 @@ def hold(modules: Iterable[nn.Module]) -> None:
 
 
 def uninstall(user: object) -> None:
-    """End the use of the hooks, and take them out with the last user.
+    """Remove a user, and take the hooks out with the last one; no-op for any other object.
 
     Called again, it finishes what an interrupt cut.
     """
@@ -99,7 +102,7 @@ def uninstall(user: object) -> None:
 
 
 def users() -> list[Any]:
-    """Return those that use the hooks."""
+    """Return the users of the hooks that are still alive, in the order of `install`; [] if none."""
     return [user for each in list(_users) if (user := each()) is not None]
 
 
@@ -115,7 +118,7 @@ def _gone(_: object) -> None:
 
 
 def _forget(gone: object) -> None:
-    """Remove a user, and freed users, from the list; undo all hooks if none is left."""
+    """Remove a user, and freed users, from the list; undo all hooks if none is left. None removes freed ones only."""
     _users[:] = [each for each in _users if (user := each()) is not None and user is not gone]
     if _users:
         return

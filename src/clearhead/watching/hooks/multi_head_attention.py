@@ -27,20 +27,23 @@ from clearhead.watching.hooks import tap
 
 
 def _bind(names: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the arguments of a call by their names; None for an argument that was not given."""
+    """Return the arguments of a call as attributes by these names; None for an argument that was not given."""
     return SimpleNamespace(
         **{**dict.fromkeys(names), **dict(zip(names, args, strict=False)), **kwargs}
     )
 
 
 def _works_out_weights(*args: Any, **kwargs: Any) -> bool:
-    """Return True if a call computes its weights itself; otherwise SDPA is called, and reports the call."""
+    """Return True if a call computes its weights itself (need_weights, True by default); else SDPA reports the call."""
     needed = _bind(FORWARD, args, kwargs).need_weights
     return needed is None or needed
 
 
 def _read_forward(*args: Any, **kwargs: Any) -> Problem:
-    """Return the problem of a call of `multi_head_attention_forward`, whose tensors are (len, batch, embed_dim)."""
+    """Return the problem of a call of `multi_head_attention_forward`, of (len, batch, embed_dim) or (len, embed_dim).
+
+    Query and key are projected again; the value only if it is read, and is the key otherwise.
+    """
     call = _bind(FORWARD, args, kwargs)
     query, key, value, padded = call.query, call.key, call.value, call.key_padding_mask
     if query.ndim == 2:
@@ -97,7 +100,10 @@ def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
 
 
 def _read_fast_path(inputs: tuple[Tensor, ...], num_heads: int, call: Any) -> Problem:
-    """Return the problem of a fast-path call with query, key and value (batch, len, embed_dim), or nested."""
+    """Return the problem of a fast-path call with query, key and value (batch, len, embed_dim), or nested.
+
+    Query and key are projected again; the value only if it is read, and is the key otherwise.
+    """
     visible = None if call.mask is None else _visible(call.mask, call.mask_type)
     if inputs[0].is_nested:
         visible = and_masks(visible, padding([len(row) for row in inputs[1].unbind()]))
@@ -112,7 +118,7 @@ def _read_fast_path(inputs: tuple[Tensor, ...], num_heads: int, call: Any) -> Pr
 
 
 def _biases(bias: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Split the bias of the packed projection into those of query, key and value; None is None three times."""
+    """Return the biases of query, key and value from the packed one, as views; three times None for None."""
     return (None,) * 3 if bias is None else bias.chunk(3)
 
 
@@ -122,7 +128,7 @@ def _heads(projected: Tensor, num_heads: int) -> Tensor:
 
 
 def _widen(mask: Tensor, kv_len: int) -> Tensor:
-    """Pad a mask to `kv_len` keys; the keys that the layer appends are visible to every query."""
+    """Pad a mask with 0 or False to `kv_len` keys: the keys that the layer appends are visible to every query."""
     return F.pad(mask, (0, kv_len - mask.shape[-1]))
 
 
@@ -155,7 +161,7 @@ def _edited_forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
-    """Return output and weights of a call; after an edit the weights are computed from the edited problem."""
+    """Return output and weights (or None) of a call; after an edit the weights are computed from the edited problem."""
     edited = None
     if _works_out_weights(*args, **kwargs):
         edited = tap.edit(lambda: _read_forward(*args, **kwargs))

@@ -12,7 +12,7 @@ from clearhead.watching.hooks import tap
 
 
 def install(undo: Undo) -> None:
-    """Report the problems that run from now on."""
+    """Report the problems that this package's kernels run from now on, until `undo` is run."""
     tap.register(undo, planning.editors, _report)
     tap.register(undo, planning.observers, _observe)
 
@@ -20,7 +20,10 @@ def install(undo: Undo) -> None:
 def _report(
     problem: Problem, chosen: planning.Kernel, kernel: str
 ) -> Callable[[Tensor], Tensor] | None:
-    """Report a problem with its edits applied, and return the function that takes its context; None if none does."""
+    """Report a problem with its edits applied, and return the function that makes the context to go on with.
+
+    None if nothing edits or takes it, and inside a reported call.
+    """
     if tap.is_guarded():  # also under torch.compile, whose graph would break at what follows
         return None
     edited = tap.edit(lambda: problem)
@@ -30,7 +33,7 @@ def _report(
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
-    """Return a function that ends the guard under which a call of `attend` runs its kernel."""
+    """Start a guard, under which a call of `attend` runs its kernel, and return the function that ends it."""
     running = ExitStack()
     if not tap.is_guarded():
         # The fused kernel calls PyTorch's function in turn; that is the same attention.

@@ -54,7 +54,7 @@ class Replacement:
         self._compiler_knew = True
 
     def install(self, undo: Undo) -> None:
-        """Replace the functions in every loaded module, under any name."""
+        """Replace the functions in every loaded module, under any name; `undo` gets the step that restores them."""
         undo.append(self.restore)
         self._compiler_knew = compiler_rules() is not None
         changed = self._loaded.changed()
@@ -109,7 +109,7 @@ class Replacement:
             rules.cache_clear()
 
     def _search(self, names: dict[str, Any]) -> bool:
-        """Replace the functions in a namespace; return False if it has none of them."""
+        """Replace the functions in a namespace, in place; return False if it has none of them."""
         if not _holds(names, self._new):
             return False
         for name, value in list(names.items()):
@@ -127,7 +127,10 @@ class Replacement:
             _set(holder, name, new)
 
     def _replaced(self, value: Any) -> Any:
-        """Return a value with the functions in it replaced, or the value itself if there are none."""
+        """Return a value with the functions in it replaced, or the value itself if there are none.
+
+        Looks into partials, static methods and tuples, which are rebuilt.
+        """
         if id(value) in self._new:
             return self._new[id(value)]
         if type(value) is functools.partial and id(value.func) in self._new:
@@ -155,7 +158,10 @@ def _holds(names: dict[str, Any], functions: dict[int, Function]) -> bool:
 
 
 def _held_by(value: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield the places in a method that can hold a function: its defaults and its closure."""
+    """Yield (holder, name, value) for the defaults and closure cells of a method.
+
+    Nothing for what is no Python function.
+    """
     function = getattr(value, "__func__", value) if isinstance(value, staticmethod) else value
     if not isinstance(function, types.FunctionType):
         return
@@ -178,7 +184,7 @@ def _get(holder: Any, name: Any) -> Any:
 
 
 def _set(holder: Any, name: Any, value: Any) -> None:
-    """Set an entry of a dict, or an attribute."""
+    """Set an entry of a dict, or an attribute of any other object."""
     if isinstance(holder, dict):
         holder[name] = value
     else:
@@ -198,7 +204,7 @@ class Loaded:
         self._sizes: list[int] = []
 
     def changed(self) -> list[dict[str, Any]]:
-        """Return the namespaces that are new, or have more or fewer names than at the last search."""
+        """Return the namespaces that are new, or have more or fewer names than at the last search; [] if none."""
         modules = list(sys.modules.values())
         if list(map(id, modules)) == self._ids and list(map(len, self._names)) == self._sizes:
             return []
@@ -212,7 +218,7 @@ class Loaded:
         return changed
 
     def know(self, changed: list[dict[str, Any]]) -> None:
-        """Remember the namespaces as searched, if some have changed."""
+        """Store the sizes of all loaded namespaces as searched; no-op if `changed` is empty."""
         if changed:
             self._take(list(sys.modules.values()))
 
@@ -229,7 +235,7 @@ _DESCRIPTORS: dict[type, Any] = {types.ModuleType: _OF_MODULES}
 
 
 def namespace(module: Any) -> dict[str, Any] | None:
-    """Return the namespace of an entry of sys.modules without running its code; None if it has none."""
+    """Return the namespace of an entry of sys.modules, not a copy, without running its code; None if it has none."""
     kind = type(module)
     descriptor = _DESCRIPTORS.get(kind)
     if descriptor is None:

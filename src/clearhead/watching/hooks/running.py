@@ -22,7 +22,7 @@ class Follower(Protocol):
         """Take note of a module that starts to run, with its arguments; `named` is None unless it shows them."""
 
     def leave(self, module: nn.Module, output: Any) -> None:
-        """Take note of a module that has run; return another output, or None to leave it as it is."""
+        """Take note of a module that has run, with its output; the return value is ignored."""
 
 
 followers: list[Follower] = []
@@ -72,12 +72,12 @@ def is_cross(name: str) -> bool:
 
 
 def names_cross(path: str) -> bool:
-    """Return True for a path whose last part says that the module attends to another text."""
+    """Return True for a path whose last part names cross-attention, such as "crossattention" or "encoder_attn"."""
     return NAMED_CROSS.search(path.rpartition(".")[2]) is not None
 
 
 def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
-    """Have the global hooks get the keyword arguments of these modules.
+    """Have the global hooks get the keyword arguments of these modules, until `undo` is run.
 
     A hook of the modules themselves would turn PyTorch's fast paths off; this only says what the one for all of them
     gets.
@@ -90,13 +90,13 @@ def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
 
 
 def _hide_arguments(every: list[dict[Any, bool]]) -> None:
-    """Undo `show_arguments` for these dicts of hooks."""
+    """Undo `show_arguments` for these dicts of hooks, in place."""
     for shown in every:
         shown.pop(_KEY, None)
 
 
 def install(undo: Undo) -> None:
-    """Follow the modules that run from now on."""
+    """Follow the modules that run from now on, by global hooks, until `undo` is run."""
     undo.append(_remove)
     _before[_KEY] = _enter
     _always[_KEY] = True
@@ -111,7 +111,7 @@ def _remove() -> None:
 
 
 def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = None) -> None:
-    """Push a module on the stack of its thread, and call `enter` of each follower."""
+    """Push a module on the stack of its thread, and call `enter` of each follower; no-op while compiling."""
     if torch.compiler.is_compiling():
         return
     entry = weakref.ref(module), _texts(module, inputs, named or {})
@@ -121,7 +121,10 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
 
 
 def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
-    """Pop a module from the stack of its thread, and call `leave` of each follower."""
+    """Pop a module, and those left above it, from the stack of its thread, and call `leave` of each follower.
+
+    Returns None, so the output is unchanged; no-op while compiling.
+    """
     if torch.compiler.is_compiling():
         return
     running = _stacks.get(threading.get_ident(), [])
@@ -136,7 +139,7 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
 
 
 def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
-    """Return the texts that a module is called with: its own, and the one that it attends to; None without the latter.
+    """Return weak references to a module's own text (or None) and the text that it attends to; None without the latter.
 
     The two are not compared here, because this runs for every call of every module.
     """
@@ -180,7 +183,10 @@ def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bo
 
 @lru_cache(maxsize=1024)
 def _places(kind: type[nn.Module]) -> dict[str, int]:
-    """The places of `SOURCES` among the arguments of a class of modules."""
+    """Return the places of `SOURCES` among the arguments of a class's forward, without self, by name; cached.
+
+    {} if the signature is unknown.
+    """
     try:
         names = list(inspect.signature(kind.forward).parameters)[1:]
     except (AttributeError, TypeError, ValueError):  # TorchScript has it on instances only

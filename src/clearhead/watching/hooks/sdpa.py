@@ -23,7 +23,10 @@ def _read(
     is_causal: bool = False,
     **options: Any,
 ) -> Problem:
-    """Return the problem of a call of SDPA, with four dimensions."""
+    """Return the problem of a call of SDPA, with four dimensions; batch axes are broadcast unless `enable_gqa`.
+
+    A bool mask becomes a mask, any other the bias.
+    """
     leading = query.shape[:-2]
     if not options.get("enable_gqa", False):
         leading = torch.broadcast_shapes(leading, key.shape[:-2], value.shape[:-2])
@@ -48,14 +51,14 @@ def _read(
 
 
 def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
-    """Return the output with the change applied, in its original shape."""
+    """Return the changed output, in its original shape; `edited` is not used."""
     return change(_four_dimensions(output)).reshape(output.shape)
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """Reshape (…, num_heads, len, dim) to (batch, num_heads, len, dim).
+    """Reshape (…, num_heads, len, dim) to (batch, num_heads, len, dim); missing leading axes are 1.
 
-    PyTorch's three dimensions are (batch, len, dim).
+    Of three dimensions the first is the batch: (batch, 1, len, dim).
     """
     if tensor.ndim == 3:
         return tensor[:, None]

@@ -15,7 +15,11 @@ from clearhead.watching.hooks import tap
 
 
 def _noticed(function: Any) -> Any:
-    """Return the softmax function wrapped to report each call over the last dimension."""
+    """Return the softmax function wrapped to report each call over the last dimension to the witnesses.
+
+    Not reported: calls inside reported attention, those without a `dim`, and of what is no tensor. Results are
+    unchanged.
+    """
 
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
@@ -33,7 +37,7 @@ _flex = flex_attention.flex_attention
 
 @wraps(_flex)
 def _noticed_flex(*args: Any, **kwargs: Any) -> Any:
-    """Return the output of FlexAttention, whose call is reported."""
+    """Report a call of FlexAttention to the witnesses, and return its output; what it calls is not reported."""
     if tap.witnesses and not tap.is_guarded():
         tap.witness("flex_attention", ())
     with tap.guard():
@@ -52,7 +56,7 @@ FUNCTIONS = [
 
 
 def install(undo: Undo) -> None:
-    """Report calls of softmax over the last dimension, and of FlexAttention."""
+    """Report calls of `Tensor.softmax` over the last dimension from now on, until `undo` is run."""
     before = vars(Tensor).get("softmax")
 
     def restore() -> None:

@@ -50,7 +50,7 @@ class Gives(NamedTuple):
     """The context that a call hands out.
 
     Attributes:
-        context: False where the way of attending has none of its heads.
+        context: False where the implementation has no context of its heads.
         ablated: as in `Edited`.
     """
 
@@ -113,13 +113,13 @@ def _outside() -> None:
 
 
 def witness(kind: str, shape: tuple[int, ...]) -> None:
-    """Report attention that cannot be read to every witness."""
+    """Call every witness with attention that cannot be read: its kind and the shape of its scores."""
     for each in list(witnesses):
         each(kind, shape)
 
 
 def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[Change]:
-    """Report a call that is about to run to every observer, and return the functions that take its context.
+    """Report a call that is about to run to every observer; return the functions that take its context, [] if guarded.
 
     Args:
         read: reads the call, before it runs or never.
@@ -133,7 +133,7 @@ def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[C
 
 
 def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
-    """Return a function that edits the context and passes it to its takers; None if there is nothing to do."""
+    """Return a function that edits the context and passes it on from taker to taker; None if there is nothing to do."""
     steps = takes if edited is None else [edited.context, *takes]
     return (
         (lambda context: reduce(lambda made, step: step(made), steps, context)) if steps else None
@@ -141,7 +141,7 @@ def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
 
 
 def edit(read: Read, child: str | None = None) -> Edited | None:
-    """Return the edit of a call that is about to run, or None; arguments as for `report`."""
+    """Return the edit of a call that is about to run; None without an editor, if it edits nothing, and if guarded."""
     return editors[-1].edit(read, child) if editors and not is_guarded() else None
 
 

@@ -24,7 +24,10 @@ _before: dict[Any, Any] = private("nn.modules.module._global_forward_pre_hooks")
 
 
 def install(undo: Undo) -> None:
-    """Report the calls of models of transformers from now on."""
+    """Report the calls of models of transformers from now on, until `undo` is run.
+
+    If transformers is not loaded yet, a global hook looks again before each module runs.
+    """
 
     def look(*_: object) -> None:
         loaded = sys.modules.get("transformers.modeling_utils")
@@ -38,7 +41,7 @@ def install(undo: Undo) -> None:
 
 
 def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
-    """Have the models look up functions that report."""
+    """Have the models look up functions that report, until `undo` is run; another patch on top is left alone."""
     interface = type(modeling_utils.ALL_ATTENTION_FUNCTIONS)
     if not hasattr(interface, "get_interface"):
         _monkeypatch_each(modeling_utils.ALL_ATTENTION_FUNCTIONS, undo)
@@ -84,7 +87,7 @@ def _monkeypatch_each(functions: Any, undo: Undo) -> None:
 
 
 def _reporting(implementation: str | None, function: Any) -> Any:
-    """Return the function wrapped to report each call, or itself if its conventions are not known."""
+    """Return the function wrapped to report each call, or itself if its conventions are unknown, or it reports."""
     # Ours reports its problems, unless the weights that it returns are edited as well; others may be
     # seen by what they call.
     if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):

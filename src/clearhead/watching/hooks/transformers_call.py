@@ -196,7 +196,7 @@ def _flash(
 
 
 def _is_scattered(valid: Tensor, query_len: int) -> bool:
-    """Return True if padding lies between real tokens; a single query is always real."""
+    """Return True if padding lies between real tokens of a row, bool, (batch, keys); a single query is always real."""
     before = (~valid).cumsum(dim=-1)
     counts = valid.clone()
     if query_len == 1:
@@ -209,7 +209,10 @@ def _is_scattered(valid: Tensor, query_len: int) -> bool:
 def _among_real(
     valid: Tensor, sliding_window: int, is_causal: bool, lengths: tuple[int, int]
 ) -> Mask:
-    """Return a window that counts real tokens only, as flash attention does after removing the padding."""
+    """Return a dense window that counts real tokens only, as flash attention does after removing the padding.
+
+    `valid` is bool, (batch, keys); further keys, up to kv_len of `lengths`, are hidden. On both sides unless causal.
+    """
     query_len, kv_len = lengths
     place = valid.cumsum(dim=-1)
     behind = place[:, None, -query_len:, None] - place[:, None, None]
@@ -222,7 +225,10 @@ def _among_real(
 def _window(
     sliding_window: int | None, is_causal: bool, offset: int | None, kv_len: int
 ) -> Mask | None:
-    """Return a window that includes the query itself; on both sides if attention is not causal."""
+    """Return a window that includes the query itself, on both sides unless causal.
+
+    None without, or if it covers all keys.
+    """
     if sliding_window is None or sliding_window >= kv_len:
         return None
     reach = sliding_window - 1
@@ -232,7 +238,8 @@ def _window(
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
     """Return the mask of the sequences that flash attention separates; None if it separates none.
 
-    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do.
+    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do. Raises
+    as `_by_lengths`.
     """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
@@ -246,7 +253,10 @@ def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> 
 
 
 def _by_lengths(others: Mapping[str, Any], lengths: tuple[int, int]) -> Mask | None:
-    """Return the mask of sequences packed into one row, from their starts, (sequences + 1,); None without."""
+    """Return the mask of sequences packed into one row, from their starts, (sequences + 1,); None without.
+
+    Raises UnsupportedError, code `transformers.argument`, if queries and keys differ.
+    """
     starts, key_starts = (others.get(name) for name in PACKED)
     if starts is None or key_starts is None:
         return None
@@ -262,14 +272,17 @@ def _by_lengths(others: Mapping[str, Any], lengths: tuple[int, int]) -> Mask | N
 
 
 def _of_blocks(blocks: BlockMask, lengths: tuple[int, int]) -> Mask:
-    """Return the mask of FlexAttention, from the function that its block mask has."""
+    """Return the mask of FlexAttention as a dense one, from the function that its block mask has."""
     batch, heads = blocks.shape[:2]
     device = blocks.kv_num_blocks.device
     return dense(create_mask(blocks.mask_mod, batch, heads, *lengths, device=device.type))
 
 
 def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | None]:
-    """Split a tensor that is added to the scores into a mask and a bias; None for one that it does not have."""
+    """Split a tensor that is added to the scores into (mask, bias); None for one that it does not have.
+
+    −∞ and the lowest number of its dtype hide. Whole numbers are a bias in `dtype`.
+    """
     if not added.is_floating_point():
         return None, added.to(dtype)
     hidden = added <= torch.finfo(added.dtype).min
@@ -279,7 +292,7 @@ def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | 
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """Reshape (…, query_len, kv_len) to (batch, num_heads, query_len, kv_len)."""
+    """Return (…, query_len, kv_len) as a view (batch, num_heads, query_len, kv_len); missing axes are 1."""
     return tensor[(None,) * (4 - tensor.ndim)]
 
 

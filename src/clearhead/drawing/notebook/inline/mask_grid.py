@@ -47,7 +47,11 @@ def mask_html(mask: Mask) -> str:
 
 
 def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
-    """Return a mask as HTML: a heading, a picture for each sample and head that has its own, a legend."""
+    """Return a mask as HTML: a heading, pictures, a legend.
+
+    One for each sample and head in which it differs, at most 8. Raises ClearheadError if the mask does not fit the
+    lengths.
+    """
     block = (-(-query_len // CELLS), -(-kv_len // CELLS))
     mask.check(mask.extent(query_len, kv_len))
     counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
@@ -80,7 +84,10 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
 
 
 def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
-    """Return the picture of one sample and head as HTML, with its name below it."""
+    """Return the picture of one sample and head as HTML, with its name, if any, below it.
+
+    `counts` are the visible pairs of each block, `sizes` all of its pairs.
+    """
     rows, columns = counts.shape
     visible, pairs = int(counts.sum()), int(sizes.sum())
     # A block with a single visible, or hidden, pair does not count as empty, or full.

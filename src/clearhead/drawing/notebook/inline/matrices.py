@@ -107,7 +107,7 @@ def seen_html(seen: "Seen[Any]") -> str:
 
 
 def _head(maps: Glance, head: int, number: int) -> Html:
-    """Return a head as HTML: its map if there is one, its entropy and its distance."""
+    """Return a head as HTML: its map if there is one, its entropy and its distance, with its number in the layer."""
     assert maps.entropy is not None
     assert maps.distance is not None
     numbers = f"{maps.entropy[head]:.2f} nats · {maps.distance[head]:.1f} tokens"
@@ -125,7 +125,7 @@ def _head(maps: Glance, head: int, number: int) -> Html:
 
 
 def _strip(maps: Glance, layer: str) -> Html:
-    """Return the maps of all heads of a layer, side by side."""
+    """Return the maps of all heads of a layer, side by side, as a picture; "—" if there are none."""
     if maps.shares is None:
         return element("span", "—")
     pixels = max(1, SMALL_SIDE // max(maps.shares.shape[-2:]))
@@ -135,13 +135,13 @@ def _strip(maps: Glance, layer: str) -> Html:
 
 
 def _shaded(shares: Tensor) -> Tensor:
-    """Return the colours of a map, from 0 to its largest share."""
+    """Return the palette indices of a map, uint8, from 0 to its largest share."""
     top = shares.nan_to_num().max().clamp(min=torch.finfo(shares.dtype).tiny)
     return shade(shares / top)
 
 
 def _range(numbers: Tensor | None) -> str:
-    """Return the numbers of the heads of a layer, in a line."""
+    """Return the smallest and the largest of the numbers as "0.10 to 2.00", one if equal; "—" for None."""
     if numbers is None:
         return "—"
     low, high = float(numbers.min()), float(numbers.max())

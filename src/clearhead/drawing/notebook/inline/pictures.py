@@ -36,7 +36,7 @@ def shade(shares: Tensor) -> Tensor:
 
 
 def enlarged(places: Tensor, pixels: int) -> Tensor:
-    """Return each cell repeated as a square of `pixels` by `pixels`."""
+    """Return (rows, columns) with each cell repeated as a square of `pixels` by `pixels`."""
     return places.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)
 
 

@@ -15,7 +15,7 @@ MOST_ROWS = 60
 
 
 def rows_html(rows: MeasuredRows[Any]) -> str:
-    """Return rows as an HTML table with names and units; only the first of many rows are shown.
+    """Return rows as an HTML table with names and units, caption and notes; of more than 60 rows only the first.
 
     Example:
         >>> from clearhead.watching.finding import HeadLink, HeadLinks

@@ -45,7 +45,10 @@ def trace_html(trace: Trace) -> str:
 
 
 def _stage(trace: Trace, step: Step) -> Html:
-    """Return a stage as HTML: its name, its formula, and its numbers or its shape."""
+    """Return a stage as HTML: its name, its formula, and its numbers if they are few, else their shape.
+
+    A stage that repeats another one has the name of that instead of numbers.
+    """
     heading = line(element("b", step.name), " ", element("code", f"[{step.shape}]"))
     if step.same_as is not None:
         parts = [line(f"the same as {step.same_as}: {step.formula}", small=True)]
@@ -59,7 +62,7 @@ def _stage(trace: Trace, step: Step) -> Html:
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
-    """Return the numbers of a stage as an HTML table with shaded cells."""
+    """Return the numbers of a stage as an HTML table with shaded cells; hidden weights are grey."""
     names = trace._row_labels(step)[: len(part)]
     finite = part[torch.isfinite(part)].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
