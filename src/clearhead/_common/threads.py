@@ -82,7 +82,8 @@ def side_by_side(
 
     Args:
         units: in any order; no two of them may write the same memory.
-        start: called once in each thread; returns the function that runs a unit.
+        start: called as `start(report)` once in each thread; returns the function that runs a unit. `report(n)` passes
+            n to `tell`, and ends the thread after an error in another one.
         count: the number of threads, 1 or more.
         tell: called in the calling thread with what the workers report.
 

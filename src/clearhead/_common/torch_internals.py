@@ -336,6 +336,8 @@ def flash_cpu(
 ) -> tuple[Tensor, Tensor]:
     """Return the context and the logsumexp, (batch, heads, query_len), of PyTorch's flash attention on the CPU.
 
+    An `attn_mask` of None hides nothing.
+
     Private: `aten::_scaled_dot_product_flash_attention_for_cpu`, which
     `F.scaled_dot_product_attention` calls and which alone gives the logsumexp, in 2.6 to 2.13.
     """

@@ -238,7 +238,8 @@ def _watched(
 ) -> None:
     """Check and print the report whenever the file is saved, in a reused process.
 
-    Ends by an interrupt only, which it raises.
+    Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `memory` is in GB, None for no
+    limit.
     """
     from clearhead.drawing.terminal.checked import print_report
 

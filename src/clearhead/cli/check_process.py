@@ -157,7 +157,7 @@ class Kept:
 
 
 def serve() -> None:
-    """Fork for each line of stdin, which names the files of a request and its answer.
+    """Fork for each line of stdin, until it ends; a line names the files of a request and its answer.
 
     Print the exit code of the fork.
     """
@@ -310,7 +310,7 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Return a copy of options with the tuples and tensors restored that JSON cannot hold."""
+    """Return a copy of options with a tuple as "window", and `slopes`, unless None, as "alibi_slopes", a tensor."""
     import torch
 
     found = dict(options)

@@ -30,7 +30,8 @@ def load_model(model: str | None, reads: str, **options: bool) -> Any:
 def _sample(model: str, reads: str) -> str | None:
     """Return the folder of a sample that reads `reads`, "text" or "pictures"; None if the name is not a sample.
 
-    Raises ArgumentError, code `show.model`, for a sample that reads something else.
+    Raises ArgumentError, code `show.model`, for a sample that reads something else, and
+    what `folder_of` raises for one that is not installed.
     """
     from clearhead.samples import SAMPLES
     from clearhead.samples.models import folder_of

@@ -37,6 +37,8 @@ class Scan:
     ) -> None:
         """Check everything at the places, and append to `rows`; an interrupt ends it and sets `interrupted`.
 
+        `tried` counts the definitions that were tried, and `without` those of them that have no row.
+
         Raises:
             ModelError: code `check.scan`, for a place that is not there.
         """

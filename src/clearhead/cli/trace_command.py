@@ -141,6 +141,8 @@ def steps_of_code(
 ) -> "Trace":
     """Return the trace of user code at a place on a sentence; the batch has one sample if a batch is needed.
 
+    Seeds PyTorch's generator before each call, first without a batch, then with one.
+
     Raises:
         ModelError: code `trace.call`, for what it raises.
     """

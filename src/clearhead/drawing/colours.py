@@ -29,7 +29,7 @@ def colour(share: float, *, light: bool = False) -> Colour:
     """Return red, green and blue, 0 to 255 each, of a share of one; grey for NaN.
 
     Args:
-        share: from 0 to 1.
+        share: from 0 to 1; others are clamped.
         light: True for a light ground, as on paper; False for a dark one, as in most terminals.
 
     Example:

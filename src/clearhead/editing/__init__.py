@@ -2,7 +2,7 @@
 
 `edit` shares the hooks of `watch`: a call is read as a `Problem`, the model's kernel runs it with its own
 arguments, and what is edited replaces its context in some heads and rows before the model goes on. So nothing
-depends on what a kernel could be told: heads and queries that no edit names keep their numbers bit for bit,
+depends on the arguments of a kernel: heads and queries that no edit names keep their numbers bit for bit,
 sinks, softcaps and grouped heads are what they were, and a fused or a flash kernel is edited like the eager
 one. What is hidden or scaled is computed by the kernel that `attend` takes, with masks that stay
 descriptions; heads with the same operations are computed at once. Handing the model's kernel another mask
@@ -19,8 +19,8 @@ thread-local store. The fast paths of PyTorch's layers give no context of a head
 are on says no while an edited model runs.
 
 Positions are those of the sequence (`editing/places.py`): the length of a KV cache is read, since with a
-window or a static cache the number of keys does not tell. Where they cannot be told, what needs them is
-refused.
+window or a static cache the number of keys does not show it. Where positions are unknown, what needs them
+is refused.
 
 Operations on z are `OfContext` (`editing/context_operations.py`); a query takes the context of its position,
 and another length is refused at the latest when the block ends. In `effects` every patch is a replaced z, since
@@ -28,6 +28,6 @@ upstream of it is the corrupt run, so two runs give all of them (`editing/patchi
 are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
 (`editing/measuring.py`). A run begins at the edited block where the output of the blocks before it
 can be given again (`editing/replaying.py`).
-`paths` freezes by the same replaced z, and next to attention the outputs of whatever has weights in its blocks
-and no norm (`editing/paths.py`): a norm acts on what a head adds, and has to be computed.
+`paths` freezes by the same replaced z, and next to attention the outputs of all modules with weights in its
+blocks and no norm (`editing/paths.py`): a norm acts on what a head adds, and has to be computed.
 """

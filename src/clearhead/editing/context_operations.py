@@ -100,7 +100,10 @@ class OfContext(Operation):
         return made
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the new context of all queries; of it only `rows`, bool, (batch or 1, query_len), is used.
+        """Return the new context of all queries: 0 without `find`, its context, or `context` + `scale` · that.
+
+        Only `rows` of it, bool, (batch or 1, query_len), are used; None is all. Stores the number of positions found
+        as `length`, unless one context is for all of them.
 
         Raises:
             EditError: codes `edit.context` and `edit.positions`, if the contexts that it takes do not fit.

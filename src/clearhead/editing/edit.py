@@ -181,7 +181,10 @@ class Edit(Answering, Drawn):
     def _enter_module(
         self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] | None
     ) -> None:
-        """Push a module on the stack of this thread, with its arguments by name or place; no-op for other models."""
+        """Push a module on the stack of this thread, with its arguments by name or place; no-op for other models.
+
+        The model then counts as run in this block. `named` of None is no keyword arguments.
+        """
         path = self._paths.of(module)
         if path is not None:
             self._ran = True
@@ -211,8 +214,9 @@ class Edit(Answering, Drawn):
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
         """Return the path of the attending module and its operations in this call.
 
-        None if no module of the model runs, or if edits exist, but none for it; it is then counted. Raises EditError if
-        one path stands for two modules, or if one call is edited in a backward pass.
+        None if no module of the model runs, or if edits exist, but none for it; it is then counted. Sets the number of
+        the call on each operation of the module. Raises EditError if one path stands for two modules, or if one call
+        is edited in a backward pass.
         """
         if not self._stack:
             return None

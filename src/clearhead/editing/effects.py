@@ -177,7 +177,7 @@ def effects(
         approximate: True estimates all effects by gradients, in one run and its backward pass: attribution patching
             (Nanda, 2023, https://www.neelnanda.io/mechanistic-interpretability/attribution-patching), exact for a
             metric that is linear in the context, such as that of a last layer without a norm.
-        progress: True writes a line on a terminal; or a function of the edits done and all edits.
+        progress: True writes a line on a terminal, False nothing; or a function of the edits done and all edits.
 
     Returns:
         `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended

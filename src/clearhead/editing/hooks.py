@@ -26,7 +26,7 @@ class _Editing:
         return any(each._stack for each in entering.in_force())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
-        """Pass a module that starts to run to the active edits."""
+        """Pass a module that starts to run to the active edits; `named` are its keyword arguments, or None."""
         for each in entering.in_force():
             each._enter_module(module, inputs, named)
 

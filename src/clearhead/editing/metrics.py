@@ -18,10 +18,10 @@ Progress = Callable[[int, int], None]
 
 
 def check_metric(metric: Any) -> Callable[[Any], Any]:
-    """Return the metric wrapped so that its errors name the type of the model's output.
+    """Return the metric wrapped so that its Attribute-, Index-, Key- or TypeErrors name the type of the model's output.
 
     Raises:
-        ArgumentTypeError: code `effects.metric`, for what is no function, and where the metric raises.
+        ArgumentTypeError: code `effects.metric`, for what is no function; of the result, for these errors.
     """
     if not callable(metric):
         raise ArgumentTypeError(

@@ -29,7 +29,7 @@ class Operation:
     tally: Tally = field(init=False, default_factory=Tally)
 
     def chosen(self, num_heads: int, path: str) -> list[int]:
-        """Return the numbers of the heads.
+        """Return the numbers of the heads from 0, in the order given.
 
         Raises:
             EditError: code `edit.heads`, for a head that the module does not have, one that is there

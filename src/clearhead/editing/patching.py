@@ -150,7 +150,7 @@ def check_alike(path: str, clean: Sequence[Tensor], corrupt: Sequence[Tensor]) -
 
 
 def copies_of(tree: Any, times: int, batch: int) -> Any:
-    """Return a tree with detached copies of its tensors; a tensor of `batch` rows is repeated `times` times."""
+    """Return a tree with detached copies of its tensors, one of `batch` rows repeated `times` times; else unchanged."""
 
     def copy(each: Any) -> Any:
         if not isinstance(each, Tensor):
@@ -185,6 +185,7 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, l
     """Return a metric, and its first-order change when contexts are replaced, of each call by head and query.
 
     The change is (new − z) · ∂metric/∂z, (num_heads, query_len). New contexts are 0 if `runs.contexts` is None.
+    Layers with a call whose graph is not known are left out.
 
     Raises:
         EditError: code `effects.gradients`, where the metric has no gradient.

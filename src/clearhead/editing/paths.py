@@ -72,7 +72,7 @@ def paths(
             others share it; or a list of such, all at once. None is the output of the model.
         frozen: "others" freezes the other heads, and next to attention all modules with weights in their blocks; with
             "heads", MLPs are recomputed, and what they make of the sender counts.
-        progress: True writes a line on a terminal; or a function of the senders done and all senders.
+        progress: True writes a line on a terminal, False nothing; or a function of the senders done and all senders.
 
     Returns:
         `Effects`, a row for each sender; after Ctrl-C those that are done.
@@ -292,7 +292,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 @contextmanager
 def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[None]:
-    """Register a forward hook on these modules for the time of a block."""
+    """Register `hook`, called as `hook(module, args, output)`, on these modules for the time of a block."""
     handles = [each.register_forward_hook(hook) for each in modules]
     try:
         yield
@@ -311,6 +311,9 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
 
 
 def _again(outputs: Outputs) -> Callable[..., Any]:
-    """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on."""
+    """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on.
+
+    It raises StopIteration at a call more than were recorded.
+    """
     calls = {module: iter(some) for module, some in outputs.items()}
     return lambda module, args, output: copies_of(next(calls[module]), 1, 0)

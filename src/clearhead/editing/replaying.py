@@ -318,7 +318,7 @@ def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, 
 
 
 def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
-    """Return True if two trees have the same structure and `alike` holds for each pair of tensors."""
+    """Return True if two trees have as many leaves, of like types and shapes, and `alike` holds for all tensors."""
     some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
     return len(some) == len(others) and all(
         mine.shape == theirs.shape and alike(mine, theirs)

@@ -54,7 +54,7 @@ class Rescoring(NamedTuple):
 
 
 def touched(call: Problem, change: Rescoring) -> Tensor:
-    """Return the queries whose weights an operation changes, bool, (batch or 1, num_heads or 1, query_len)."""
+    """Return the queries whose weights an operation may change, bool, (batch or 1, num_heads or 1, query_len)."""
     queries = _run_of(change.queries, call.query_len, call)
     keys = _run_of(change.keys, call.kv_len, call)
     by_mask = change.mask if change.queries is None and change.keys is None else None

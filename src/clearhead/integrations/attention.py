@@ -216,7 +216,7 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
 
     Where keys are only those of the call, and no row has the first token of a text, which some count
     from 1, another rank may hold it: attention to this rank's tokens alone would be another one. Packed
-    documents and padding have it.
+    documents and padding have it. Positions of None pass; a call that passes among ranks sets `has_beginning`.
     """
     query_len, kv_len = mask.shape[2:]
     alone = not dist.is_initialized() or dist.get_world_size() == 1
@@ -291,8 +291,8 @@ def _mask(
         batch_size: the number of samples.
         kv_length: the number of keys.
         kv_offset: position of the first key, in tokens.
-        mask_function: says of indices of sample, head, query and key whether they see each other.
-        attention_mask: bool, (batch, tokens), True at real tokens from position 0 on.
+        mask_function: says of indices of sample, head, query and key whether they see each other; None is causal.
+        attention_mask: bool, (batch, tokens), True at real tokens from position 0 on; None if all are.
         allow_is_causal_skip: False, among other cases, for a step that may be compiled.
         **others: `q_length`, `q_offset`, the position of the first query, and `device`; before transformers 5.4
             `cache_position`, the positions of the queries. The rest is for other implementations.

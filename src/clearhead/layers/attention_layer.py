@@ -96,7 +96,7 @@ class AttentionLayer(nn.Module, ABC):
     ) -> Heads:
         """Return the heads of a query and of the key and value that the cache returned.
 
-        By default the three unchanged.
+        By default the three unchanged; `unrotated` is not used.
         """
         return Heads(query, key, value)
 
@@ -192,7 +192,8 @@ class AttentionLayer(nn.Module, ABC):
     ) -> LayerCall:
         """Return the checked arguments of a call, with a batch axis, all masks, and positions if they are needed.
 
-        A bundle makes the layer's cache if there is none; nothing is appended. Raises as `forward` does.
+        A bundle makes the layer's cache if there is none; an empty cache is bound to the layer; nothing is appended.
+        Raises as `forward` does.
         """
         if across is not None:
             alone = {"cache": cache, "valid": valid, "positions": positions}

@@ -186,7 +186,7 @@ def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
 def check_cache(
     cache: object, mask: Mask | None, x: Tensor, context_len: int | None, layer: nn.Module
 ) -> None:
-    """Raise an error if a cache does not fit a call.
+    """Raise an error if a cache does not fit a call; else an empty cache is bound to the layer by a weak reference.
 
     Args:
         cache: the argument.

@@ -27,7 +27,10 @@ def positions_from_valid(valid: Tensor) -> Tensor:
 
 
 def is_causal(mask: Mask | None) -> bool:
-    """Return True for `causal()` without an offset: a later token has a later column in every cache."""
+    """Return True for `causal()` without an offset, False for any other mask and None.
+
+    By it a later token has a later column in every cache.
+    """
     return isinstance(mask, Causal) and mask.offset is None
 
 

@@ -1,13 +1,13 @@
 """The record of what a model attends to while it runs on its own kernel.
 
 While a model is watched, the functions that it attends by are replaced by ones that read the call and then
-run the original with the same arguments; `watching/hooks/` has one file for each way: our own kernels,
+run the original with the same arguments; `watching/hooks/` has one file for each path: our own kernels,
 PyTorch's function, nn.MultiheadAttention (which works its weights out by itself when they are asked for, and
 has two fast paths in C++), and the interface of transformers, through which every implementation passes. Each
 reads a call as a `Problem` and reports it at one place, `tap`; a re-entrant call is the same attention and is
 reported once.
 
-Two nearer ways were tried and rejected: a `TorchFunctionMode`, and hooks on the modules of the model. Both
+Two simpler methods were tried and rejected: a `TorchFunctionMode`, and hooks on the modules of the model. Both
 turn PyTorch's fast paths off, so that the model no longer computes what it computes unwatched. Which module
 is running is known from hooks on all modules at once, which the fast paths do not ask about.
 
@@ -21,7 +21,7 @@ A record is not assumed to be complete (`watching/missing.py`): the softmaxes th
 itself are noticed, and the modules that ran and are named as attentions are counted against those that were
 seen.
 
-The number of a layer is that of the model's modules that attend, whichever are kept
+The number of a layer is that of the model's modules that attend, also of those not kept
 (`finding.path_of_layer`). A layer of ours says which of its queries are real next to a cache; elsewhere the
 keys do.
 
@@ -45,9 +45,9 @@ the graph holds them, and their versions tell whether the model wrote to them. A
 (`matrix/weight_gradients.py`), and a row of the relevance goes from layer to layer as a vector, by a
 reduction that forms relu(weights ∘ gradients) chunk by chunk. What has no context of its heads, PyTorch's
 layer that computes its weights, or whose context is none of weights · value, an ablated head, is refused
-when the gradient is asked for: the model must give its own output bit for bit, in whichever way it attends.
+when the gradient is asked for: the model must give its own output bit for bit, on its own kernel.
 
-The other way into transformers is to be its implementation (`integrations/attention.py`). It shares the
+The alternative for transformers is to be its implementation (`integrations/attention.py`). It shares the
 reading of a call with `watch`. A mask goes through the model as a `Described`, a tensor by shape and dtype
 that holds a description instead of numbers; it becomes numbers when something computes with it, except by adding
 it, since True would count as 1.
@@ -56,10 +56,10 @@ A file (`watching/files.py`, `encoding.py`) holds an allow-list of kinds, each w
 None. Tensors that begin at the same place of memory are written once, so a cache that grew for a thousand
 steps is one tensor in the file too. It is read by one open descriptor, since safetensors opens a path twice
 and a save may come between, and written by `_common/writing.py`, which locks what it writes, so that what a
-killed save left can be told from one in progress.
+killed save left can be distinguished from one in progress.
 
 With contexts a call's z is copied as it goes back into the model; where none is available it is computed
 (`watching/context_calls.py`). Of keys a number each is kept, a sum of their bits by drawn factors, which
-tells what goes on from what. The hooks say whether a call hands out a context, and whether it is ablated
+shows which call continues which. The hooks say whether a call hands out a context, and whether it is ablated
 (`tap.Gives`).
 """

@@ -113,7 +113,7 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Store the edge of the graph that made the context; return the context, or a copy in which a graph begins."""
+        """Store the context's graph edge, if any; return it, or, with grad on and no graph, a copy that starts one."""
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -164,7 +164,7 @@ class Calls(Generic[Kept]):
         return tuple(self._calls)
 
     def step(self, number: int) -> Self | None:
-        """Return a copy that holds one call alone, by its number; None if there is no such call."""
+        """Return a copy with one call alone, by its number, negative from the end; None if there is no such call."""
         place = as_place(number, len(self._calls))
         if place is None:
             return None
@@ -235,7 +235,8 @@ class Matrices(Calls[Kept]):
     ) -> Call:
         """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
 
-        Query, key and value are copied, unless `graph`; by `link` keys are appended to those of the call before.
+        Query, key and value are copied, but not with `graph` outside inference mode, nor those of a matrix; by `link`
+        keys are appended to those of the call before.
         """
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
@@ -273,7 +274,7 @@ class Matrices(Calls[Kept]):
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
-        """Free the memory reserved for more keys, and the modules that are not needed for stitching."""
+        """Free the memory reserved for more keys, and drop the other modules that are not needed for stitching."""
         self._others = self._of_the_text()
         for call in self._calls:
             call.keys.trim()

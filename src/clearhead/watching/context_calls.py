@@ -20,7 +20,7 @@ def worked_out(problem: Problem) -> Tensor:
 
 
 def without_numbers(problem: Problem) -> Problem:
-    """Return the call without its query, and with a fingerprint of each key that identifies its matrix.
+    """Return the call without query, bias, softcap and sinks, with a fingerprint of each key as its key and value.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -40,7 +40,7 @@ class ContextCalls(Matrices[Contexts]):
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Call:
         """Append a call without query, keys and values, and return it.
 
-        `value` is ignored, and its context comes later.
+        `value` is ignored, and its context comes later. `options` are those of `Matrices.add`.
         """
         return super().add(without_numbers(call), **options)
 

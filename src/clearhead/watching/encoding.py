@@ -150,7 +150,7 @@ class Encoder:
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
         """Return the JSON of a tensor, {"tensor": name, "shape": sizes}, and collect it.
 
-        Views of one start share an entry.
+        Views of one start, with the same strides and dtype, share an entry if one contains the other.
         """
         where: tuple[Any, ...] = (
             tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),
@@ -173,7 +173,7 @@ def _goes_into(small: Tensor, large: Tensor) -> bool:
 def _fields(kind: Any) -> Mapping[str, Any]:
     """Return the fields of a class that is written to files, with their types.
 
-    Those that a record has itself left out.
+    `heads` of a summary, totals or contexts is left out, since a record has it once for each module.
     """
     if kind is AttentionMatrix:
         return OF_MATRIX
@@ -186,7 +186,7 @@ def _fields(kind: Any) -> Mapping[str, Any]:
 
 
 def _values(thing: Any) -> dict[str, Any]:
-    """Return the fields of an object by name, as they are written to a file."""
+    """Return the fields of an object by name, as written to a file; of a matrix also those of its problem."""
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
         return {name: getattr(thing, name) for name in fields}

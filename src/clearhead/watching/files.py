@@ -102,7 +102,7 @@ def read(path: str | os.PathLike[str]) -> Any:
         FileError: codes `file.unreadable`, for no file, or one cut short; `file.foreign`, for one
             that is not of clearhead; `file.version`, for one of another version; `file.content`,
             for a header with something unknown, or with sizes that are not those of the tensors.
-            Whatever is in a file, it raises no other error.
+            No content of a file raises another error.
     """
     _safetensors()
     place = place_of(path, "file.unreadable", "read")

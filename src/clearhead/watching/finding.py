@@ -51,8 +51,8 @@ def links_of_heads(
 ) -> list[HeadLink]:
     """Return the link from a query to a key in each kept head, as one `HeadLink` a head.
 
-    If query or key is None, the strongest; not both may be. Heads whose weights are not finite are left out. A row or
-    a column is computed, never the matrix.
+    If query or key is None, the strongest; not both may be. Negative places count from the end. Heads whose weights
+    are not finite are left out. A row or a column is computed, never the matrix.
 
     Raises:
         ArgumentTypeError: code `watch.find-type`, for a sample that is no whole number.
@@ -100,7 +100,7 @@ def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
 def place_of_token(
     side: str, wanted: str | int | None, tokens: Sequence[str | int] | None
 ) -> int | None:
-    """Return the place of a token, given by its place, returned unchecked, or by how it reads; None for None.
+    """Return the place of a token, given by its place, unchecked, or by its text, the first such; None for None.
 
     Raises:
         ArgumentError: code `watch.find`, for a text where no tokens are known.
@@ -232,7 +232,7 @@ class ChosenLayers:
             path: of the module.
             place: in the order in which they first attend.
             count: the number of attend.
-            so_far: True if more may follow, behind which it would be one of those that count from the end.
+            so_far: True if more modules may attend later; a module that a negative number may then name counts too.
         """
         if self.wanted is None or any(fnmatchcase(path, each) for each in self.globs):
             return True

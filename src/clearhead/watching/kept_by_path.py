@@ -75,7 +75,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return [*one, *module.all()[number : number + 1]]
 
     def _paths(self, layers: Sequence[str | int] | None) -> list[str]:
-        """Return the paths of some layers, or of all.
+        """Return the paths of these layers, or of all if `layers` is None.
 
         Raises:
             ArgumentTypeError: code `layers.list`.
@@ -305,7 +305,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return some
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
-        """Append a call to the calls of a module, made if there are none yet, and return what their `add` returns."""
+        """Append a call to the calls of a module, made if there are none yet, and return the result of their `add`."""
         if name not in self._modules:
             # Contexts of a file are results: nothing tells how they are put together.
             is_result = isinstance(call[0], Contexts)

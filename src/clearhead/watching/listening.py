@@ -42,7 +42,10 @@ def _every() -> list[Any]:
 
 
 def _record(read: tap.Read, child: str | None, gives: tap.Gives) -> list[tap.Change]:
-    """Record a call in each watch; return the functions that take its context, [] in a backward pass."""
+    """Record a call in each watch; return the functions that take its context, [] in a backward pass.
+
+    `read` is called at most once, without gradients and under a guard.
+    """
     if in_backward():
         return []  # the recomputation of a checkpoint, which was seen in the forward pass
     stack = running.stack()

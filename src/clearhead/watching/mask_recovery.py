@@ -109,7 +109,8 @@ def _read_window(rows: Tensor) -> Mask | None:
 def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Split an additive mask into the mask that it implies and the remaining bias; None for each if absent.
 
-    −∞ and the lowest number of the dtype hide, as in the models of transformers.
+    −∞ and the lowest number of the dtype hide, as in the models of transformers. A meta tensor or one of whole numbers
+    is all bias.
 
     Returns:
         bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0.

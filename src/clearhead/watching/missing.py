@@ -36,7 +36,7 @@ WAYS_OUT = {
     "heads, which have no flash.",
     "transformer_lens": "the model of transformers itself, as it is before it is booted or converted.",
 }
-"""The way to PyTorch's function of attention, by the package of a class."""
+"""Advice on how to attend by PyTorch's function, by the package of a class."""
 
 OWN_CODE = "torch.nn.functional.scaled_dot_product_attention in the place of it."
 
@@ -166,7 +166,7 @@ class Ran:
     def left(self, path: str | None, output: Any) -> None:
         """Note that a module has run; one that returned its input did not attend.
 
-        No-op for modules not noted at `enter`.
+        No-op for modules not noted at `enter`, and for a path of None.
         """
         if path not in self._given:
             return
@@ -212,7 +212,7 @@ class Ran:
         return Missing(path, kind.__name__, "it takes a softmax of its own", self._way_out(kind))
 
     def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Yield path, class, reason and way out of each module with the name of an attention that reported no call.
+        """Yield path, class, reason and advice of each module with the name of an attention that reported no call.
 
         `known` are the paths of those that did; modules around or inside one are passed over.
         """
@@ -225,7 +225,7 @@ class Ran:
                 yield path, kind, reason, self._way_out(kind)
 
     def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Yield path, class, reason and way out of each attention in a compiled part that ran and was not seen."""
+        """Yield path, class, reason and advice of each attention in a compiled part that ran and was not seen."""
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue

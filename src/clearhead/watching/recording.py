@@ -201,7 +201,8 @@ def _memoised(
 ) -> Described:
     """Return the description of a copy of the tensor; equal tensors share both.
 
-    `known` is changed: the new pair is put first, and all but the `RECENT` latest are dropped.
+    `known` is changed: the new pair is put first, and all but the `RECENT` latest are dropped. `read` gets the copy
+    and returns its description.
     """
     for copy, described in known:
         alike = (copy.dtype, copy.device) == (tensor.dtype, tensor.device)
@@ -289,9 +290,9 @@ def reduced(
     function: Callable[[str, AttentionMatrix], Result],
     tokens: Tensor | None = None,
 ) -> Result:
-    """Return the result of a function for the matrix of a call.
+    """Return the result of `function(name, matrix)` for the matrix of a call.
 
-    The matrix has its value, and the token ids of its keys, where they are given. The function must not keep the
+    The matrix has its value, and the token ids of its keys, unless they are None. The function must not keep the
     matrix.
 
     Raises:
@@ -348,7 +349,8 @@ def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = N
     Args:
         problem: the call.
         tokens: ids of its keys, (batch, kv_len), or None if they are not known.
-        first: the key that is the first token of each sample, as `summary_with_roles` has it.
+        first: the key that is the first token of each sample, as `summary_with_roles` has it; None for the
+            first that is seen.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     if min(query_len, kv_len) == 0:

@@ -100,7 +100,10 @@ class StreamRun:
             each.remove()
 
     def _hook(self, name: str) -> Any:
-        """Return a forward hook that stores the input and output of the module `name` if they may be a stream."""
+        """Return a forward hook that stores the input and output of the module `name` if they may be a stream.
+
+        It also stores the last norm, and the linear layer that reads it; of an output too short for `query` its length.
+        """
 
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             made = _first(output)
@@ -176,7 +179,7 @@ class StreamRun:
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
         """Return the residual stream before and after the block of a layer, float64, and its relative rounding.
 
-        UnsupportedError (`logits.stream`) unless the block reads the output of that of the call before this one.
+        Stores the output; UnsupportedError, `logits.stream`, unless the block ran once, on the output stored before.
         """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
@@ -202,7 +205,7 @@ class StreamRun:
             raise no_stream("", f"the last norm reads something else than {before} gives")
 
     def check_block(self, path: str, heads: Tensor) -> None:
-        """Raise UnsupportedError unless a block adds the sum `heads` and at most one more module's output."""
+        """Raise UnsupportedError unless a block adds `heads` and at most one module's output; calls `follow`."""
         block, (given, made, rounding) = parent_of(path), self.follow(path)
         if heads.shape != made.shape:
             sizes = tuple(heads.shape), tuple(made.shape)
@@ -298,7 +301,7 @@ def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
 
 
 def _is_equal(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors have equal shapes and values, whatever their dtypes."""
+    """Return True if two tensors have equal shapes and values; dtypes may differ."""
     return one.shape == other.shape and bool((one == other).all())
 
 

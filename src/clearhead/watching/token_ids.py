@@ -40,7 +40,7 @@ class _Ended:
         """(batch, 1), True for those that had ended before the token that was read last; None if no row had ended."""
 
     def read(self, ids: Tensor) -> None:
-        """Read the tokens of a call, (batch, len), and set `rows`; more than one token begins again."""
+        """Read the tokens of a call, (batch, len), and set `rows`, None if none ended; a call of several resets it."""
         before, ended = self._before, self.rows
         self.begin()
         if ids.shape[1] != 1 or self._pad is None or ids.is_meta:
@@ -102,7 +102,7 @@ class TokenIds:
     def with_ended(self, problem: Problem) -> Problem:
         """Return the problem of a call without the queries of rows that have ended in a generation.
 
-        Mostly unchanged.
+        Unchanged if no row has ended, and in cross-attention. A prompt resets the ended rows.
         """
         if problem.cross or self._embedding is None:
             return problem

@@ -81,8 +81,8 @@ def watch(
 
     The model runs on its own kernel and gives its own output, bit for bit. Query and key of each call are kept
     (O(tokens) memory); weights are computed where they are indexed. A call is seen of PyTorch's function of attention,
-    of nn.MultiheadAttention in all of its ways, the fast path of nn.TransformerEncoder included, of the models of
-    transformers whatever their attn_implementation, and of the layers of clearhead. Weights are those before dropout.
+    of nn.MultiheadAttention in all of its modes, the fast path of nn.TransformerEncoder included, of the models of
+    transformers with any attn_implementation, and of the layers of clearhead. Weights are those before dropout.
 
     Args:
         model: any PyTorch model.

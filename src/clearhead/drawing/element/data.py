@@ -110,6 +110,8 @@ def figure_data(
 ) -> FigureData:
     """Return the data of a figure from a trace, or raise if it has no figure.
 
+    `show` and `edit` of None take the usual stages; `predict` of None asks for no number.
+
     Raises:
         SelectionError: codes `figure.stage`, `figure.predict` and `trace.part`.
         ArgumentError: codes `figure.edit` and `figure.empty`.

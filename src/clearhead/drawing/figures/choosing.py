@@ -188,7 +188,8 @@ def _of_chosen(
 ) -> tuple[list[Cells], list[str]]:
     """Return the maps of heads of any layers, given as (layer, head) pairs, and a title for each.
 
-    Raises SelectionError (`plot.part`) for what is no pair, ShapeError (`plot.lengths`) for layers of other lengths.
+    `most` is as in `_cells`. Raises SelectionError (`plot.part`) for what is no pair, ShapeError (`plot.lengths`) for
+    layers of other lengths.
     """
     maps: list[Cells] = []
     titles: list[str] = []
@@ -244,7 +245,8 @@ def _numbers_by_layer(
 ) -> Any:
     """Draw the mean of each head over the real queries of all calls, layer by layer, and return the axes.
 
-    Raises SelectionError, `plot.part`, for no such head or sample, ArgumentError, `plot.empty`, for an empty layer.
+    `heads` and `sample` of None are all. Raises SelectionError, `plot.part`, for no such head or sample, ArgumentError,
+    `plot.empty`, for an empty layer.
     """
     layers, layers_apart = [], seen.apart(names)
     for _, parts in layers_apart:

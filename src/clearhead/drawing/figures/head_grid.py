@@ -159,7 +159,7 @@ def _fill(
 ) -> AxesImage | QuadMesh:
     """Draw each map, (cells, index of its head), on its axes, on one scale, and return the last image.
 
-    `bar` adds a colour bar. The ticks of the axes are removed.
+    `bar` adds a colour bar. `draw` is called as `draw(axes, cells, place, scale)`. The ticks of the axes are removed.
     """
     shares = [cells.shares[place] for cells, place in maps]
     scale, extend = scales.upwards(shares, log=log, root=True)

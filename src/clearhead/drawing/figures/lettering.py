@@ -150,7 +150,7 @@ def wrapped(text: str, length: float, size: str | float) -> str:
 
 
 def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
-    """Set the title of axes literally, without interpreting formulas in it, wrapped to their width."""
+    """Set the title of axes literally, without formulas, wrapped to their width; `size` of None is Matplotlib's."""
     chosen = size or matplotlib.rcParams["axes.titlesize"]
     axes.set_title(
         wrapped(drawable(text), inches(axes)[0], chosen),

@@ -22,7 +22,10 @@ UNIT = "attention received (sum of weights)"
 def bars(
     received: Tensor, *, title: str, tokens: Sequence[str] | None, log: bool, ax: object
 ) -> Axes:
-    """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only."""
+    """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only.
+
+    `ax` of None makes a figure; `tokens` of None writes positions.
+    """
     count = len(received)
     values = received.detach().cpu().double()
     if count <= MOST_LABELS:

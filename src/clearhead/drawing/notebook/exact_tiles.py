@@ -63,7 +63,7 @@ def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
 def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
     """Return a token's largest weights as a query or key, [[place, weight]], their total, and the entropy of a query.
 
-    B"".
+    The entropy of a key is None. The bytes of the answer are empty.
     """
     head, token, as_key = request["head"], request["token"], request["side"] == "key"
     rows, columns = range(token, token + 1), range(matrix.kv_len)

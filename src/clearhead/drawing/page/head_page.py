@@ -79,7 +79,7 @@ def heads_payload(
         note: a line under the title.
         start: where the page opens, instead of at the link between words that stands out most.
         why: True to pack the query and key of short texts too, from which each weight follows.
-        writes: the tokens that heads of the first run raise and lower.
+        writes: the tokens that heads of the first run raise and lower; None leaves them out.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
@@ -313,7 +313,7 @@ class _Packing:
         self.layers.append(entry)
 
     def _open_at(self, place: int, links: Sequence[TellingLink | None]) -> None:
-        """Open the page at a head of this layer if its link stands out more than those of earlier layers."""
+        """Set `start` to a head of this layer if its link stands out more than those so far; None is no link."""
         for head, link in enumerate(links):
             if link is not None and link[:2] > self.telling:
                 self.telling = link[:2]

@@ -38,7 +38,7 @@ def rounded(
         values: (any, …), float; not changed.
         levels: the number of steps; a byte holds BYTE, two hold WORD.
         power: of the root that is taken; 1 is none.
-        hidden: bool, of the shape of the values: which differs from 0.
+        hidden: bool, of the shape of the values: which get code 0, and so differ from 0; None is none.
 
     Example:
         >>> import torch

@@ -56,7 +56,9 @@ class Run:
 
 
 def layers_of(seen: Seen[Any], layers: Sequence[str | int] | None = None) -> list[Layer]:
-    """Return the layers of a record, or some of them, with their numbers in it; several for one that was not stitched.
+    """Return the layers of a record with their numbers in it; several for one that was not stitched.
+
+    Only `layers`, by path or number; None is all. They come in the order of the record.
 
     Raises:
         SelectionError: code `watch.layer`, for a layer that did not attend.

@@ -55,7 +55,7 @@ def print_scan(
 def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
     """Return the number of each outcome, and of what could not be tried (`without`), in words.
 
-    "nothing attends" for none.
+    "nothing attends" for none; "interrupted: " comes first if it was.
     """
     counts = Counter(row.outcome for row in rows)
     words = ", ".join(f"{counts[each]} {each}" for each in STYLES if counts[each])

@@ -56,7 +56,7 @@ class Screens(Printer):
         self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
-        """Raise SelectionError if the layer or the head does not exist.
+        """Raise SelectionError if there is no such layer or head; None, and a head without a layer, are not checked.
 
         Raises:
             SelectionError: codes `show.layer`, `show.head`.

@@ -31,7 +31,7 @@ DIM = Style(dim=True)
 
 
 def text_line(text: str, *, style: Style | None = None) -> Text:
-    """Return a text on one line, which is cropped where the terminal ends."""
+    """Return a text on one line, which is cropped where the terminal ends; `style` of None is plain."""
     return Text(text, style=style or "", no_wrap=True, overflow="crop")
 
 

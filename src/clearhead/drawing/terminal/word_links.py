@@ -120,7 +120,7 @@ def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
     """Return the head of a model to look at first, with the reason.
 
     It is the one with the link that stands out most, `telling_links`; if none does, the one with the
-    strongest link; if there are no links, the most focused head.
+    strongest link; if there are no links, the most focused head, with a link of None.
 
     Example:
         >>> import torch, clearhead as ch

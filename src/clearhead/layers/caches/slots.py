@@ -73,7 +73,7 @@ class Slots(ABC):
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Write tokens that fit to their slots, and return the keys and values for the call to attend to.
 
-        The new tokens are not counted in `_seen` and `_valid` yet.
+        The new tokens are not counted in `_seen` and `_valid` yet. `valid` is (batch, new), None if all are real.
         """
 
     def _real(self) -> int | Tensor:

@@ -122,7 +122,7 @@ def _layer_type(reader: ModuleReader) -> str | None:
 
 
 def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
-    """Return the rotary parameters for one layer type, or those of all layers; {} if the configuration has none."""
+    """Return the rotary parameters for a layer type, or, if it has none, of all layers; {} without any."""
     parameters = getattr(config, "rope_parameters", None) or {}
     return parameters.get(layer_type, parameters)
 

@@ -78,7 +78,8 @@ def _family(
 
     Args:
         names: of the projections.
-        project: reads the projections into the reader; False, with a reason, if it cannot.
+        project: called as `project(reader, names)`; reads the projections into the reader; False, with a reason, if it
+            cannot.
         words: as in `Family`; None for those of the names.
         of_library: True to recognise only modules of transformers.
     """

@@ -208,7 +208,7 @@ def _is_floating(each: object) -> bool:
 def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
     """Run a block with a model and modules not yet in it in eval mode, without gradients.
 
-    Restore each module's mode after.
+    Restore each module's mode after. Entries of None are left out.
     """
     modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
     modes = [(each, each.training) for each in modules]

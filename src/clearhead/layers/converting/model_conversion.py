@@ -156,9 +156,9 @@ def convert_model(
         inputs: those of a call of the model, one tensor, a tuple or a mapping; None for ones that are made, of a
             model of transformers.
         recognises: True for an attention of a known kind.
-        read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it, which then
-            become the reason in the result.
-        read_again: reads one that was read before.
+        read: called as `read(module, beside)`; reads one, and runs a copy of it; raises UnsupportedError with the
+            reasons against it, which then become the reason in the result.
+        read_again: called with such a reader; returns a new one, with the present values.
     """
     places = list(_places(model, recognises))
     # An interrupt at the end of a block without gradients would leave them off.

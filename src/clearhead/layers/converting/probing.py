@@ -62,7 +62,7 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
 
     Args:
         reader: of a module without reasons against it.
-        read: the function that read it; the copy is read by it too.
+        read: the function that read it; called with a reader of the copy too.
         fits: the guesses of other modules of transformers, added to; a module like one of them is not run.
     """
     like = () if reader.is_own else _settings(reader)

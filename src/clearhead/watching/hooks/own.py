@@ -33,7 +33,10 @@ def _report(
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
-    """Start a guard, under which a call of `attend` runs its kernel, and return the function that ends it."""
+    """Start a guard, under which a call of `attend` runs its kernel, and return the function that ends it.
+
+    Inside another guard nothing starts, and the function is a no-op.
+    """
     running = ExitStack()
     if not tap.is_guarded():
         # The fused kernel calls PyTorch's function in turn; that is the same attention.

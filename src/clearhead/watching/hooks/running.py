@@ -111,7 +111,10 @@ def _remove() -> None:
 
 
 def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = None) -> None:
-    """Push a module on the stack of its thread, and call `enter` of each follower; no-op while compiling."""
+    """Push a module on the stack of its thread, and call `enter` of each follower; no-op while compiling.
+
+    `named` are its keyword arguments; None if the hook does not get them.
+    """
     if torch.compiler.is_compiling():
         return
     entry = weakref.ref(module), _texts(module, inputs, named or {})
@@ -165,7 +168,8 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
 def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bool:
     """Return True if `source` is another text than `own`, or `own` is None.
 
-    A part of a text, an equal tensor and one that was freed count as the same text. Nested tensors are two.
+    A part of a text, an equal tensor and one that was freed count as the same text. Nested tensors are two; tensors
+    without values are two if their shapes differ.
     """
     mine, other = None if own is None else own(), source()
     if mine is None or other is None:

@@ -25,7 +25,7 @@ def _read(
 ) -> Problem:
     """Return the problem of a call of SDPA, with four dimensions; batch axes are broadcast unless `enable_gqa`.
 
-    A bool mask becomes a mask, any other the bias.
+    A bool mask becomes a mask, any other the bias; None is neither.
     """
     leading = query.shape[:-2]
     if not options.get("enable_gqa", False):
@@ -76,7 +76,7 @@ FUNCTIONS = [(_sdpa, _reported)]
 
 
 def install(undo: Undo) -> None:
-    """Report calls of PyTorch's function that bypass its name.
+    """Report calls of PyTorch's function that bypass its name, until `undo` is run.
 
     These are the calls of the operator itself, and the calls of a third-party patch on top of the function.
     """

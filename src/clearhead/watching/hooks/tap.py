@@ -123,8 +123,8 @@ def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[C
 
     Args:
         read: reads the call, before it runs or never.
-        child: where the running module does the attention of one of its parts, the name of that
-            part.
+        child: where the running module does the attention of one of its parts, the name of that part; None for its
+            own attention.
         gives: the context that it hands out.
     """
     if is_guarded():
@@ -158,14 +158,15 @@ def reporting(
     applies: Callable[..., Any] = lambda *args, **kwargs: True,
     put: Put | None = None,
 ) -> Callable[..., Any]:
-    """Wrap a function so that it reports each call before it runs.
+    """Wrap a function so that it reports each call before it runs, except inside a reported call.
 
     Args:
         function: computes attention, or weights.
-        read: reads its arguments as a problem.
+        read: called with its arguments; returns the problem.
         child: as for `report`.
-        applies: False for arguments with which the function calls another one that reports.
-        put: None where the context is not there, and nothing is edited.
+        applies: called with its arguments; False, if it then calls another function that reports, reports nothing.
+        put: called as `put(output, change, read)` if the context is changed or stored, `read` being that of the edited
+            call or None; its result is returned. None if the output has no context: then nothing is edited.
 
     Example:
         >>> query = torch.zeros(1, 1, 2, 3)
@@ -209,7 +210,7 @@ def is_guarded() -> bool:
 
 @contextmanager
 def appending(keys: int) -> Iterator[None]:
-    """Mark the calls in this block as having `keys` extra keys at the end that are not tokens."""
+    """Mark the calls in this block, in this thread, as having `keys` extra keys at the end that are not tokens."""
     state = _state
     try:
         state.appended = keys
@@ -231,7 +232,7 @@ def appended() -> int:
 
 @contextmanager
 def guard() -> Iterator[None]:
-    """Re-entrancy guard: what runs in this block belongs to a call that was reported."""
+    """Re-entrancy guard of this thread: what runs in the block belongs to a reported call, and is not reported."""
     state, depth = _state, getattr(_state, "depth", 0)
     try:
         state.depth = depth + 1

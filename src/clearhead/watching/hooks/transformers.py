@@ -63,7 +63,7 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
 
 
 def _monkeypatch_each(functions: Any, undo: Undo) -> None:
-    """Have each function of a registry of attention functions report; for transformers 5.0 and earlier.
+    """Have each function of a registry of attention functions report until `undo` is run; for transformers ≤ 5.0.
 
     There models look functions up in the registry, or else call their module's `eager_attention_forward`.
     """
@@ -99,7 +99,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:
     """Return the output with the change applied to its context, (batch, query_len, num_heads, value_head_dim).
 
-    Weights next to it are those of the edited call, before dropout.
+    Weights next to it are those of the edited call, before dropout; unchanged if `edited` is None.
     """
     context, weights, *others = output
     context = change(context.transpose(1, 2)).transpose(1, 2).contiguous()
