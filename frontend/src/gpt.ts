@@ -63,13 +63,14 @@ export function forward(gpt: Gpt, ids: number[]): { logits: Matrix; maps: Matrix
   return { logits: projected(normed(x, of("norm")), of("guess")), maps };
 }
 
-/** A row of logits as shares of 1. */
-export function sharesAt({ columns, numbers }: Matrix, row: number): number[] {
-  const logits = [...numbers.subarray(row * columns, (row + 1) * columns)];
-  const top = Math.max(...logits);
-  const parts = logits.map((each) => Math.exp(each - top));
+/** The letters that may follow a row, and the probability of each, the largest first. */
+export function nextLetters({ letters }: Gpt, logits: Matrix, row: number) {
+  const top = logits.numbers.reduce((most, each) => Math.max(most, each), -Infinity);
+  const parts = letters.map((_, id) => Math.exp(numberAt(logits, row, id) - top));
   const total = parts.reduce((sum, each) => sum + each, 0);
-  return parts.map((each) => each / total);
+  return letters
+    .map((letter, id) => ({ id, letter, share: parts[id]! / total }))
+    .sort((one, other) => other.share - one.share);
 }
 
 export function numberAt({ columns, numbers }: Matrix, row: number, column: number): number {
