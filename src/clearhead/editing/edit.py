@@ -254,7 +254,10 @@ class Edit(Answering, Drawn):
             self.sizes.add((problem.batch, problem.query_len))
 
     def check_effects(self) -> None:
-        """Raise EditError if an operation could have no effect, and warn if it had none, when the block ends."""
+        """Raise EditError if an operation could have no effect, and warn if it had none, when the block ends.
+
+        Warns as well if no operation was added; never if `expects_changes` is False.
+        """
         name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:
             tally, known = operation.tally, ", ".join(map(shown, self.attended)) or "none"

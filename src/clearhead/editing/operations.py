@@ -150,7 +150,7 @@ class Patterns(Operation):
         """Return the call of the other run in these heads, with the values of this one; the first that fits is taken.
 
         Raises:
-            EditError: code `edit.patterns`, where the two runs have other sizes.
+            EditError: code `edit.patterns`, where the two runs have other sizes, or the other has no such call.
         """
         others = [each.problem for each in self.other(path, self.number)]
         sizes = [(each.num_heads, each.query_len, each.kv_len) for each in (*others, call)]

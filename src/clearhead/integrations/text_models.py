@@ -332,7 +332,7 @@ def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
 
 
 def _from_bytes(token: str) -> str:
-    """Return the text of a byte-level BPE token; any other token is returned as it is."""
+    r"""Return the text of a byte-level BPE token, with `\x…` for incomplete UTF-8; any other token as it is."""
     letters = _byte_letters()
     if any(letter not in letters for letter in token):
         return token

@@ -307,7 +307,7 @@ class _Content:
     def tensor(self) -> tuple[str, Tensor]:
         """Consume the next tensor, and return its name and values.
 
-        FileError if its size does not fit shape and dtype.
+        FileError if its type is unknown, its size does not fit shape and type, or the file ends before.
         """
         name = self.text()
         shape = [self.number("I") for _ in range(self.number("B"))]

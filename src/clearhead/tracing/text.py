@@ -54,7 +54,7 @@ def number(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """Return a finite number to at most four decimal places, without trailing zeros."""
+    """Return a finite number to at most four decimal places, without trailing zeros, with U+2212 as the minus."""
     text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
     return "0" if text == "−0" else text
 

@@ -195,7 +195,9 @@ class StagesOfCode:
     def _differences(self, at: Setting, visible: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, values by the definition) of every stage that differs; nothing if weights and context are right.
 
-        The values are (blocks, rows, columns). Rows that see no key are not compared.
+        The values are (blocks, rows, columns); those of the context come from the code's own weights. Scores are
+        compared only if the weights that are mixed differ, and then every "changed_weights…" is yielded uncompared.
+        Rows that see no key are not compared, except in the scaled scores, where hidden pairs are not.
         """
         got, gain = self.values, self._attention.gain
         raw = got["query"] @ got["key"].mT

@@ -238,7 +238,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return {self._numbers.get(path, at): path for at, path in enumerate(self._modules)}
 
     def number(self, path: str) -> int:
-        """Return the number of a module that attended, in the order of the model's, by its path."""
+        """Return the number in the model of a module that attended; its place in the record if that is not known."""
         return self._numbers.get(path, self.layers.index(path))
 
     @overload

@@ -111,7 +111,7 @@ class Evidence(ABC):
 
     @cached_property
     def strided(self) -> Strided:
-        """The differences on views of the inputs."""
+        """The differences on strided and overlapping views of the inputs, and the error of the first refused view."""
         return measure_strides(self.subject.bare, self.inputs)
 
     @cached_property

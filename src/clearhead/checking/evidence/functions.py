@@ -148,7 +148,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """Return an undeclared (back, ahead) window that makes the subject right; None if there is none."""
+        """Return an undeclared (back, ahead) window that makes the subject right; None if none does, or it is right."""
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None

@@ -235,10 +235,12 @@ def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
 
 
 def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
-    """Compare many tokens in chunks with full(x).
+    """Compare many tokens in chunks with full(x), for ascending numbers of tokens.
+
+    It ends, as if nothing more were asked, where either call raises or too many operations are expected.
 
     Returns:
-        The first that differs, or None, and the largest number of tokens that was tried, 0 for none.
+        The first that differs, or None, and the largest number of tokens that was compared, 0 for none.
     """
     most, held = e.feed.longest or max(LAW_LENGTHS), 0
     draw, counts = partial(e.feed.draw, seed=e.seed + 6), []

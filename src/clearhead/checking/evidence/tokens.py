@@ -111,7 +111,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def promised(self) -> Contract:
-        """Return the contract, with the window that was inferred from the dependencies, if there is one."""
+        """Return the contract, with the window that was inferred from the dependencies, if there is one.
+
+        It is causal too if that window has no keys ahead.
+        """
         window = self._window
         if window is None:
             return self.contract
@@ -137,7 +140,7 @@ class TokensEvidence(FedEvidence):
         return self.group_trials(0) if self.groups else []
 
     def group_trials(self, index: int) -> list[Trial]:
-        """Return the trials of a group, one for each call with the same number of attentions."""
+        """Return the trials of a group, one for each call with as many attentions, if the group makes a trial of it."""
         group = self.groups[index]
         calls = (self.recorded, *(recorded for _, recorded in self.others))
         made = [
@@ -373,5 +376,5 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def returned(self) -> Any:
-        """Return the second item of the tuple that the subject returns."""
+        """Return the second item of the tuple that the subject returns, or None."""
         return self.subject.spare().whole(*self.inputs)[1]

@@ -145,7 +145,7 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
 
 
 def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried | None:
-    """Return the report on a class or function; None for one in which nothing attends.
+    """Return the report on a class or function; None if nothing attends in it and no rule was asked.
 
     Its calling conventions are tried in order until one attends. Global state is restored.
 

@@ -204,6 +204,8 @@ def _plain_token(model: nn.Module, embedding: nn.Embedding) -> int:
 def _masks(model: nn.Module, mask: Tensor | None = None) -> dict[str, Tensor]:
     """Return the mask of real tokens by the model's name for it, inverted for key_padding_mask; {} if it is None.
 
+    It is int64 for a model of transformers, unless it is inverted.
+
     Raises TypeError if no parameter is such a mask.
     """
     if mask is None:

@@ -67,7 +67,7 @@ class SlidingCache(Cache):
     def positions(self) -> Tensor:
         """The position of each key that `append` returned, (kv_len,) or (batch, kv_len).
 
-        After a cut, of each slot of the ring.
+        After a cut, of each slot of the ring; 0 for an empty one, which `mask` hides.
         """
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 

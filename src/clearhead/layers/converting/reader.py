@@ -322,7 +322,7 @@ class ModuleReader:
     def drop(self, *names: str) -> None:
         """Set `dropout` to the first of these that is a rate or nn.Dropout, unless it is 0.
 
-        A reason if it is not below 1.
+        That adds a row to `settings`; a rate below 0, or not below 1, adds to `reasons` instead.
         """
         rates = {name: rate for name in names if (rate := self._rate(name)) is not None}
         for name, rate in rates.items():
