@@ -9,6 +9,9 @@ const MOST = 12;
 const ROWS = 12;
 const COLUMNS = 64;
 
+/** The colours of heads, told apart by lightness too. */
+export const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#888"];
+
 interface CellProps {
   at: string;
   label: string;
@@ -24,6 +27,8 @@ interface CellProps {
   /** From -1 to 1. */
   share: number;
   classes: string;
+  /** The colour of its head; "" for none. */
+  hue: string;
   stop: boolean;
   typing: string | null;
 }
@@ -45,6 +50,7 @@ class Cell extends Component<CellProps> {
     value,
     share,
     classes,
+    hue,
     stop,
     typing,
   }: CellProps) {
@@ -61,7 +67,7 @@ class Cell extends Component<CellProps> {
       "data-at": at,
       tabIndex: stop && typing === null ? 0 : -1,
       class: `cell ${kind} ${classes}`,
-      style: { "--share": `${Math.round(100 * Math.min(1, Math.abs(share)))}%` },
+      style: { "--share": `${Math.round(100 * Math.min(1, Math.abs(share)))}%`, "--hue": hue },
     };
     if (kind === "still") {
       return (
@@ -191,6 +197,7 @@ class Row extends Component<RowProps> {
               value={value}
               share={waits || blank || !Number.isFinite(value) ? 0 : value / top}
               classes={classes.filter(Boolean).join(" ")}
+              hue={props.hues && HUES[Number(props.hues[place])]!}
               stop={j === props.stop}
               typing={j === props.typing ? props.text : null}
             />

@@ -13,6 +13,7 @@ import {
   scaleOf,
   write,
 } from "./model";
+import { HUES } from "./panel";
 import { Plane } from "./plane_view";
 import { type Explained, explained, headingOf, NOTHING, Reading } from "./reading";
 import { type Call, columnLabels, number, placeOf, rowLabels, type Stage } from "./stage";
@@ -115,7 +116,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
     const hues = ({ name, from }: Touched) => {
       if (!split || (name !== "query" && !from)) return null;
       return (row: number, column: number) =>
-        Math.floor((from?.(row, column)[1] ?? column) / split) % HUES;
+        Math.floor((from?.(row, column)[1] ?? column) / split) % HUES.length;
     };
     const tools = { data, state, stages, act };
     const plain = stages.size === 1;
@@ -176,8 +177,6 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
     };
   }
 }
-
-const HUES = 6;
 
 /** What no figure has, and the arithmetic asks for. */
 const CALL = { sinks: null, heads: [0] };

@@ -186,7 +186,11 @@ export function HeatMap(props: MapProps) {
         state.wanted = true;
         continue;
       }
-      state.picture = found && picture(found);
+      state.picture = found && {
+        tile: found,
+        image: document.createElement("canvas"),
+        colours: "",
+      };
       drawn.value = found;
       paint();
     } while (state.wanted);
@@ -445,16 +449,20 @@ interface Picture {
   colours: string;
 }
 
-function picture(tile: Tile): Picture {
-  const image = document.createElement("canvas");
-  [image.height, image.width] = [Math.max(1, tile.cells[0]), Math.max(1, tile.cells[1])];
-  return { tile, image, colours: "" };
+function colour({ tile, image }: Picture, top: number, look: Look) {
+  paintCells(image, tile.cells, (pixels) => paintTile(pixels, tile, top, look));
 }
 
-function colour({ tile, image }: Picture, top: number, look: Look) {
-  const context = image.getContext("2d")!;
-  const pixels = context.createImageData(image.width, image.height);
-  paintTile(new Uint32Array(pixels.data.buffer), tile, top, look);
+/** Give a canvas a pixel for each cell. */
+export function paintCells(
+  canvas: HTMLCanvasElement,
+  [rows, columns]: readonly [number, number],
+  paint: (pixels: Uint32Array) => void,
+) {
+  [canvas.height, canvas.width] = [Math.max(1, rows), Math.max(1, columns)];
+  const context = canvas.getContext("2d")!;
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  paint(new Uint32Array(pixels.data.buffer));
   context.putImageData(pixels, 0, 0);
 }
 

@@ -2,7 +2,7 @@
 import { css, cssOf, cssSigned } from "../../shared/colour";
 import { short } from "../../shared/labels";
 import type { Look } from "../../shared/look";
-import { paintTile, type Viewport } from "../../shared/map";
+import { paintCells, paintTile, type Viewport } from "../../shared/map";
 import { percent, signedPercent, ticks } from "../../shared/scale";
 import type { Tile } from "../../source";
 import type { HeadsData } from "./data";
@@ -155,11 +155,7 @@ function cells(
     return `<g shape-rendering="crispEdges">${Array.from(pixels, one).join("")}</g>`;
   }
   const image = document.createElement("canvas");
-  [image.height, image.width] = [rows, columns];
-  const context = image.getContext("2d")!;
-  const painted = context.createImageData(columns, rows);
-  new Uint32Array(painted.data.buffer).set(pixels);
-  context.putImageData(painted, 0, 0);
+  paintCells(image, tile.cells, (to) => to.set(pixels));
   return (
     `<image x="${x}" y="${y}" width="${width}" height="${height}" preserveAspectRatio="none" ` +
     `style="image-rendering:pixelated" href="${image.toDataURL()}"/>`

@@ -8,6 +8,9 @@ export type Mix = (typeof MIXES)[number];
 /** So many heads have a colour of their own. */
 export const HUES = 8;
 
+/** The colour of a head by its place among them; half of these are dashed. */
+export const hueOf = (at: number) => ({ "--hue": `var(--hue${at % 4})` });
+
 /** Whether weights of two layers are between the same tokens, and all there. */
 export function sameTexts(a: LayerData, b: LayerData): boolean {
   return (

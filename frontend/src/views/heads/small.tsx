@@ -3,12 +3,13 @@
 import { useEffect, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLook } from "../../shared/look";
-import { paintValues } from "../../shared/map";
+import { paintCells, paintValues } from "../../shared/map";
 import { number, percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import { type HeadsData, type Row, table } from "./data";
 import { headName, layerName, score, titleOf } from "./names";
 import { lightOf, paintPhoto, photoOf, picture } from "./photo";
+import { hueOf } from "./several";
 import { headMap } from "./tiles";
 
 interface SmallProps {
@@ -82,19 +83,12 @@ export function Small({
       const place = canvas.current;
       if (gone || !place) return;
       const [height, width] = about.shape;
-      [place.height, place.width] = [height, width];
-      const context = place.getContext("2d")!;
-      const pixels = context.createImageData(width, height);
       const values = table(about, about.top[head]!);
       const own = codes.subarray(head * height * width, (head + 1) * height * width);
-      paintValues(
-        new Uint32Array(pixels.data.buffer),
-        Float32Array.from(own as Uint8Array, (code) => values[code]!),
-        about.top[head]!,
-        colours,
-        "root",
+      const shares = Float32Array.from(own as Uint8Array, (code) => values[code]!);
+      paintCells(place, about.shape, (pixels) =>
+        paintValues(pixels, shares, about.top[head]!, colours, "root"),
       );
-      context.putImageData(pixels, 0, 0);
     });
     return () => {
       gone = true;
@@ -117,6 +111,7 @@ export function Small({
       aria-selected={chosen || hue >= 0}
       aria-label={`${name}${numbers.length ? `: ${numbers.join(", ")}` : ""}`}
       title={`${name}\n${numbers.join("\n")}`}
+      style={coloured ? hueOf(hue) : {}}
       tabIndex={reachable ? 0 : -1}
       data-head={`${layer}/${head}`}
       onClick={(event) => choose(event.ctrlKey || event.metaKey)}
