@@ -9,7 +9,7 @@ from clearhead.drawing.page.payload import Payload
 
 
 def sentence_payload(model: Any, letters: list[str]) -> Payload:
-    """Return the page of a GPT with the attributes of lesson 15, whose weights are rounded to float16.
+    """Return the page of a GPT with the attributes of lesson 15.
 
     Args:
         model: `token` and `place`, embeddings; `blocks`, of lesson 14; `norm` and `guess`.
@@ -23,7 +23,7 @@ def sentence_payload(model: Any, letters: list[str]) -> Payload:
         parts |= {"out": linear(mine.out_proj), "wide": linear(wide), "narrow": linear(narrow)}
         parts |= {"norm_1": normed(block.norm_1), "norm_2": normed(block.norm_2)}
         matrices |= {f"{layer}.{name}": each for name, each in parts.items()}
-    arrays = {name: bits(each) for name, each in matrices.items()}
+    arrays = {name: each.detach() for name, each in matrices.items()}
     data = {
         "letters": letters,
         "context": model.place.num_embeddings,
@@ -41,8 +41,3 @@ def linear(layer: nn.Linear) -> Tensor:
 
 def normed(norm: nn.LayerNorm) -> Tensor:
     return torch.stack([norm.weight, norm.bias])
-
-
-def bits(matrix: Tensor) -> Tensor:
-    """Return the numbers rounded to float16, as uint16 with the same bits."""
-    return matrix.detach().half().contiguous().view(torch.uint16)

@@ -1,6 +1,6 @@
 // The GPT of a lesson, in float64, with the stages of a figure. Its matrices have the names that docs/site/sentence.py
 // gives them; the last row of one with a bias is the bias.
-import { type Matrix, matrix, projected, stages } from "./figure/core";
+import { type Matrix, matrix, projected, sharesOf, stages } from "./figure/core";
 import type { Source } from "./source";
 
 export interface Gpt {
@@ -12,28 +12,22 @@ export interface Gpt {
   of(name: string): Matrix;
 }
 
-/** What a payload has: the same, and the matrices as arrays of float16. */
+/** What a payload has: the same, and the matrices as arrays. */
 export type GptData = Omit<Gpt, "of">;
 
 export async function readGpt(source: Source): Promise<Gpt> {
   const { data, arrays } = await source.head();
   const all = Object.entries(arrays).map(async ([name, { shape }]) => {
-    const bits = await source.array(name);
     const [rows, columns] = shape as [number, number];
-    return [name, matrix(rows, columns, (i, j) => half(bits[i * columns + j]!))] as const;
+    const numbers = Float64Array.from(await source.array(name));
+    return [name, { rows, columns, numbers }] as const;
   });
   const known = new Map(await Promise.all(all));
   return { ...(data as GptData), of: (name) => known.get(name)! };
 }
 
-/** The number of the 16 bits of a float16. */
-function half(bits: number): number {
-  const [sign, power, part] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, (bits & 1023) / 1024];
-  return sign * (power ? (1 + part) * 2 ** (power - 15) : part * 2 ** -14);
-}
-
-/** The logits of the letter that follows each row, and the weights of each layer and head. */
-export function forward(gpt: Gpt, ids: number[]): { logits: Matrix; maps: Matrix[][] } {
+/** The probability of each letter after each row, and the weights of each layer and head. */
+export function forward(gpt: Gpt, ids: number[]): { next: Matrix; maps: Matrix[][] } {
   const { of, heads } = gpt;
   const [token, place, count] = [of("token"), of("place"), ids.length];
   const width = token.columns;
@@ -60,16 +54,13 @@ export function forward(gpt: Gpt, ids: number[]): { logits: Matrix; maps: Matrix
     x = plus(x, projected({ ...wide, numbers: wide.numbers.map(gelu) }, own("narrow")));
     return found.map((each) => matrix(count, count, each.get("weights")!.at));
   });
-  return { logits: projected(normed(x, of("norm")), of("guess")), maps };
+  return { next: sharesOf(projected(normed(x, of("norm")), of("guess"))), maps };
 }
 
-/** The letters that may follow a row, and the probability of each, the largest first. */
-export function nextLetters({ letters }: Gpt, logits: Matrix, row: number) {
-  const top = logits.numbers.reduce((most, each) => Math.max(most, each), -Infinity);
-  const parts = letters.map((_, id) => Math.exp(numberAt(logits, row, id) - top));
-  const total = parts.reduce((sum, each) => sum + each, 0);
+/** The letters after a row, the most probable first. */
+export function likeliest({ letters }: Gpt, next: Matrix, row: number) {
   return letters
-    .map((letter, id) => ({ id, letter, share: parts[id]! / total }))
+    .map((letter, id) => ({ id, letter, share: numberAt(next, row, id) }))
     .sort((one, other) => other.share - one.share);
 }
 

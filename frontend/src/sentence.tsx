@@ -3,15 +3,17 @@ import "./style.css";
 import "./sentence.css";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Matrix } from "./figure/core";
-import { forward, type Gpt, nextLetters, numberAt, readGpt } from "./gpt";
+import { forward, type Gpt, likeliest, numberAt, readGpt } from "./gpt";
 import { draw } from "./page";
 import { Bars } from "./shared/bars";
 import { css, cssOnTop } from "./shared/colour";
-import { inFrame, type Theme } from "./shared/host";
 import { label } from "./shared/labels";
 import { useLoaded } from "./shared/loaded";
+import { type Theme, useNewLook } from "./shared/look";
 import { paintCells, paintValues } from "./shared/map";
 import { percent } from "./shared/scale";
+import { Shell } from "./shared/shell";
+import { useSignal } from "./shared/signals";
 import type { ViewProps } from "./source";
 
 const START = "The assert statement is a ";
@@ -19,25 +21,23 @@ const LISTED = 6;
 /** The most letters of the next word. */
 const LONGEST = 20;
 
-function SentencePage({ source }: ViewProps) {
+function SentencePage({ head, source }: ViewProps) {
   const root = useRef<HTMLDivElement>(null);
-  const [theme, setTheme] = useState<Theme>(() =>
-    matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
-  );
+  const look = useNewLook(useSignal(null), useSignal("root"));
   const { value: gpt, failed } = useLoaded(() => readGpt(source), [source]);
-  useEffect(() => {
-    const place = root.current!;
-    const height = () => place.getBoundingClientRect().height;
-    return inFrame(place, height, (around) => around && setTheme(around));
-  }, []);
-  useEffect(() => {
-    document.documentElement.style.colorScheme = theme;
-  }, [theme]);
   return (
-    <div class="ch-shell ch-bare" data-theme={theme} ref={root}>
+    <Shell
+      root={root}
+      title={head.title}
+      bare
+      keys={[]}
+      look={look}
+      missing={[]}
+      skip={["the sentence", "input"]}
+    >
       {failed !== undefined && <p role="alert">The model could not be read.</p>}
-      <main class="ch-typed">{gpt && <Sentence gpt={gpt} theme={theme} />}</main>
-    </div>
+      <main class="ch-typed">{gpt && <Sentence gpt={gpt} theme={look.theme.value} />}</main>
+    </Shell>
   );
 }
 
@@ -54,8 +54,8 @@ function Sentence({ gpt, theme }: { gpt: Gpt; theme: Theme }) {
     [gpt, text],
   );
   const unknown = [...new Set(text)].filter((letter) => !gpt.letters.includes(letter));
-  const { logits, maps } = useMemo(() => forward(gpt, ids), [gpt, ids]);
-  const next = useNextWord(gpt, ids);
+  const { next, maps } = useMemo(() => forward(gpt, ids), [gpt, ids]);
+  const word = useNextWord(gpt, ids);
   const type = (to: string) => {
     setText(to);
     pick(null);
@@ -97,14 +97,14 @@ function Sentence({ gpt, theme }: { gpt: Gpt; theme: Theme }) {
             {label(gpt.letters[id]!)}
           </button>
         ))}
-        {next && (
+        {word && (
           <button
             type="button"
             class="ch-button ch-next"
-            onClick={() => type(text + next)}
-            aria-label={`add ${next}`}
+            onClick={() => type(text + word)}
+            aria-label={`add ${word}`}
           >
-            {[...next].map(label).join("")} +
+            {[...word].map(label).join("")} +
           </button>
         )}
       </div>
@@ -134,7 +134,7 @@ function Sentence({ gpt, theme }: { gpt: Gpt; theme: Theme }) {
           <section aria-label="The next letter">
             <p class="ch-note">After it comes</p>
             <Bars
-              bars={nextLetters(gpt, logits, row)
+              bars={likeliest(gpt, next, row)
                 .slice(0, LISTED)
                 .map(({ share, letter }) => ({
                   key: letter,
@@ -152,22 +152,22 @@ function Sentence({ gpt, theme }: { gpt: Gpt; theme: Theme }) {
 
 /** The word that the model writes after these letters: a letter at a time, so that typing does not wait. */
 function useNextWord(gpt: Gpt, ids: number[]): string {
-  const [next, setNext] = useState("");
+  const [word, setWord] = useState("");
   useEffect(() => {
-    setNext("");
-    let [all, word, timer] = [ids, "", 0];
+    setWord("");
+    let [all, written, timer] = [ids, "", 0];
     const write = () => {
       const read = all.slice(-gpt.context);
-      const { id, letter } = nextLetters(gpt, forward(gpt, read).logits, read.length - 1)[0]!;
-      const isOver = /\w/.test(word) && !/\w/.test(letter);
-      [all, word] = [[...all, id], word + letter];
-      setNext(word);
-      if (!isOver && word.length < LONGEST) timer = setTimeout(write, 30);
+      const { id, letter } = likeliest(gpt, forward(gpt, read).next, read.length - 1)[0]!;
+      const isOver = /\w/.test(written) && !/\w/.test(letter);
+      [all, written] = [[...all, id], written + letter];
+      setWord(written);
+      if (!isOver && written.length < LONGEST) timer = setTimeout(write, 30);
     };
     if (ids.length) timer = setTimeout(write, 150);
     return () => clearTimeout(timer);
   }, [gpt, ids]);
-  return next;
+  return word;
 }
 
 /** A head as a map: a row for each letter, a column for each that it looks at. */

@@ -6,9 +6,9 @@ import { BytesSource } from "../src/source";
 const [payload, answers, ...ids] = process.argv.slice(2);
 const bytes = new Uint8Array(readFileSync(payload));
 const source = new BytesSource((start, size) => bytes.slice(start, start + size));
-const { logits, maps } = forward(await readGpt(source), ids.map(Number));
+const { next, maps } = forward(await readGpt(source), ids.map(Number));
 const numbers = (matrix) => [...matrix.numbers];
 writeFileSync(
   answers,
-  JSON.stringify({ logits: numbers(logits), maps: maps.map((layer) => layer.map(numbers)) }),
+  JSON.stringify({ next: numbers(next), maps: maps.map((layer) => layer.map(numbers)) }),
 );

@@ -214,7 +214,6 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
               const other = content.instead?.(name);
               if (other) return other;
               const stage = stages.get(name)!;
-              const order = names.indexOf(name);
               return (
                 <Panel
                   key={name}
@@ -223,8 +222,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
                   columns={columnLabels(stage, call)}
                   focus={placeIn(stage, focus)}
                   all={all || stage.rowAxis === "width"}
-                  later={step !== null && order > step}
-                  order={order}
+                  later={step !== null && names.indexOf(name) > step}
                   hidden={stage.columnAxis === "key" ? hidden : null}
                   marked={isMarked(name)}
                   look={(row, column) => this.pin(`${name}.${row}.${column}`)}

@@ -82,7 +82,8 @@ export function moved(
 }
 
 const GUTTER = 62;
-const ROOM_FOR_TEXT = 11;
+/** Pixels of a row or column whose token is named. */
+export const ROOM_FOR_TEXT = 11;
 
 export function HeatMap(props: MapProps) {
   const { rows, columns, viewport, hover, pinned, drawn, marks } = props;
@@ -525,13 +526,7 @@ export function Axes({
   const down = height / view.rows;
   const right = width / view.columns;
   return (
-    <svg
-      class="ch-axes"
-      xmlns="http://www.w3.org/2000/svg"
-      width={width + gutter}
-      height={height + gutter}
-      aria-hidden="true"
-    >
+    <svg class="ch-axes" width={width + gutter} height={height + gutter} aria-hidden="true">
       {places(view.row, view.rows, rows, down).map((row) => (
         <text
           key={`r${row}`}
@@ -582,7 +577,7 @@ function seen(marks: number[], first: number, count: number): number[] {
 }
 
 /** Which tokens get a label: every one, or at round numbers. */
-function places(first: number, count: number, length: number, size: number): number[] {
+export function places(first: number, count: number, length: number, size: number): number[] {
   let step = 1;
   while (step * size < (size >= ROOM_FOR_TEXT ? 1 : 34)) {
     const lead = Number(String(step)[0]);

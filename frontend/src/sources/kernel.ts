@@ -9,7 +9,7 @@ import {
   type TileRequest,
   type TokenNumbers,
 } from "../source";
-import { endOf, type HeadsData, largestOf } from "../views/heads/data";
+import { endOfGrid, type HeadsData } from "../views/heads/data";
 import { headsTile } from "../views/heads/tiles";
 
 /** Milliseconds after which a kernel without an answer is treated as busy or gone: a notebook may be read without. */
@@ -34,7 +34,6 @@ interface Answer {
 class KernelSource extends BytesSource {
   /** Goes up when a kernel that was silent answers. */
   readonly changed = signal(0);
-  private readonly model: Model;
   private readonly waiting = new Map<number, (answer: Answer) => void>();
   private readonly kept = new Map<string, Tile>();
   private readonly tops = new Map<string, number>();
@@ -42,9 +41,8 @@ class KernelSource extends BytesSource {
   private silent = false;
   private turn: Promise<unknown> = Promise.resolve();
 
-  constructor(model: Model) {
+  constructor(private readonly model: Model) {
     super(bytesOf(model), headsTile);
-    this.model = model;
   }
 
   readonly receive: Answered = ({ kind, id, found }, [numbers]) => {
@@ -137,12 +135,13 @@ class KernelSource extends BytesSource {
     );
     // Where the colours end: as in the page where it knows cells of this size, else as far as was seen.
     const seen = `${name}/${size}`;
-    const row = (at: number) =>
-      largestOf((place) => values[place]!, at * cells[1], (at + 1) * cells[1]);
     const top =
       coarse && `${cellOf(coarse)}` === `${size}`
         ? coarse.top
-        : Math.max(endOf(cells[0], row), this.tops.get(seen) ?? 0);
+        : Math.max(
+            endOfGrid((at) => values[at]!, cells),
+            this.tops.get(seen) ?? 0,
+          );
     this.tops.set(seen, top);
     return {
       rows: [rows[0], rows[1]],

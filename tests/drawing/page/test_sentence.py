@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
+import clearhead as ch
 from clearhead.lessons.lesson import read_lesson
 from docs.site.sentence import sentence_payload
 from tests.drawing.element.test_core import run_in_node
@@ -23,29 +25,23 @@ def untrained() -> torch.nn.Module:
     return model
 
 
-def test_the_logits_and_maps_are_those_of_the_model(tmp_path: Path) -> None:
+def test_the_next_letters_and_maps_are_those_of_the_model(tmp_path: Path) -> None:
     model = untrained()
     payload, answers = tmp_path / "payload", tmp_path / "answers"
     payload.write_bytes(sentence_payload(model, LETTERS).to_bytes())
     ids = torch.randint(len(LETTERS), (40,))
     run_in_node("gpt_of_payload", tmp_path, [payload, answers, *ids.tolist()])
-    found = json.loads(answers.read_text())
 
-    rounded = model.half().double()
-    calls: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for block in rounded.blocks:
-        mine = block.attention
-        mine.register_forward_hook(
-            lambda mine, given, _: calls.append(
-                (mine.split(mine.W_query(given[0])), mine.split(mine.W_key(given[0])))
-            )
-        )
-    logits = rounded(ids[None])[0]
-    made = torch.tensor(found["logits"], dtype=torch.float64).view(logits.shape)
-    torch.testing.assert_close(made, logits.detach(), rtol=1e-9, atol=1e-9)
-    for layer, (query, key) in enumerate(calls):
-        scores = (query @ key.mT)[0] / query.shape[-1] ** 0.5
-        later = torch.ones(40, 40, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
-        made = torch.tensor(found["maps"][layer], dtype=torch.float64).view(weights.shape)
-        torch.testing.assert_close(made, weights.detach(), rtol=1e-9, atol=1e-9)
+    maps: list[torch.Tensor] = []
+
+    def keep(mine: Any, given: tuple[torch.Tensor], _: object) -> None:
+        query, key = (mine.split(part(given[0])) for part in (mine.W_query, mine.W_key))
+        maps.append(ch.AttentionMatrix(query, key, mask=ch.causal())[:])
+
+    for block in model.double().blocks:
+        block.attention.register_forward_hook(keep)
+    with torch.no_grad():
+        expected = {"next": model(ids[None])[0].softmax(dim=-1), "maps": torch.cat(maps)}
+    for name, found in json.loads(answers.read_text()).items():
+        made = torch.tensor(found, dtype=torch.float64).view(expected[name].shape)
+        torch.testing.assert_close(made, expected[name], rtol=1e-9, atol=1e-9)

@@ -3,8 +3,8 @@
 import { Choice } from "../../shared/choice";
 import type { Signal } from "../../shared/signals";
 import type { HeadsData } from "./data";
-import type { Chosen } from "./names";
-import { HUES, hueOf, type Mix, shortName } from "./several";
+import { type Chosen, shortName } from "./names";
+import { HUES, hueOf, type Mix } from "./several";
 
 interface HeadsLegendProps {
   data: HeadsData;

@@ -1,7 +1,7 @@
 // What a reader leaves out of every map: the first token, special tokens, punctuation, weak links.
 // Weights stay what they are: nothing is shared out anew among those that are left.
 import type { Source, Tile, TileRequest } from "../../source";
-import { endOf, HeadMap, type HeadsData, type LayerData, largestOf } from "./data";
+import { endOfGrid, HeadMap, type HeadsData, type LayerData } from "./data";
 import { fromWeights, headMap } from "./tiles";
 
 export const KINDS = ["first", "special", "punctuation"] as const;
@@ -138,7 +138,5 @@ function filteredTile(
       else if (single && values[place]! >= 0 && values[place]! < least) values[place] = 0;
     }
   }
-  const end = () =>
-    endOf(cells[0], (row) => largestOf((at) => values[at]!, row * cells[1], (row + 1) * cells[1]));
-  return { ...tile, values, top: single ? map.end : end() };
+  return { ...tile, values, top: single ? map.end : endOfGrid((at) => values[at]!, cells) };
 }

@@ -7,7 +7,7 @@ import { paintCells, paintValues } from "../../shared/map";
 import { number, percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import { type HeadsData, type Row, table } from "./data";
-import { headName, layerName, score, titleOf } from "./names";
+import { score, shortName, titleOf } from "./names";
 import { lightOf, paintPhoto, photoOf, picture } from "./photo";
 import { hueOf } from "./several";
 import { headMap } from "./tiles";
@@ -29,7 +29,6 @@ interface SmallProps {
   apart: boolean;
   chosen: boolean;
   other: boolean;
-  reachable: boolean;
   /** Its place among several that are shown, -1 for none, and whether these have colours. */
   hue: number;
   coloured: boolean;
@@ -49,7 +48,6 @@ export function Small({
   apart,
   chosen,
   other,
-  reachable,
   hue,
   coloured,
   choose,
@@ -112,7 +110,7 @@ export function Small({
       aria-label={`${name}${numbers.length ? `: ${numbers.join(", ")}` : ""}`}
       title={`${name}\n${numbers.join("\n")}`}
       style={coloured ? hueOf(hue) : {}}
-      tabIndex={reachable ? 0 : -1}
+      tabIndex={chosen ? 0 : -1}
       data-head={`${layer}/${head}`}
       onClick={(event) => choose(event.ctrlKey || event.metaKey)}
     >
@@ -124,11 +122,7 @@ export function Small({
           style={{ backgroundColor: weight < 0 ? "" : css(placeOf(weight, most, "root"), colours) }}
         />
       )}
-      {named && (
-        <span aria-hidden="true">
-          {layerName(data, layer)}.{headName(data, { layer, head })}
-        </span>
-      )}
+      {named && <span aria-hidden="true">{shortName(data, { layer, head })}</span>}
     </div>
   );
 }

@@ -1,7 +1,7 @@
 // Where a page opens, and where it goes on: the next head, a partner to compare with, what is found.
 import type { Point } from "../../shared/map";
 import type { HeadsData, LayerData } from "./data";
-import { type Chosen, score } from "./names";
+import { type Chosen, everyHead, same, score } from "./names";
 import { ofToken, readState, type ViewState } from "./state";
 import { matches, tokenOf } from "./words";
 
@@ -55,10 +55,8 @@ export function partner(data: HeadsData, chosen: Chosen): Chosen {
   return { layer, head: Math.min(chosen.head, data.layers[layer]!.heads - 1) };
 }
 
-export function next(data: HeadsData, { layer, head }: Chosen, step: 1 | -1): Chosen {
-  const every = data.layers.flatMap((each, place) =>
-    each.rows.map((_, number) => ({ layer: place, head: number })),
-  );
-  const now = every.findIndex((each) => each.layer === layer && each.head === head);
+export function next(data: HeadsData, chosen: Chosen, step: 1 | -1): Chosen {
+  const every = everyHead(data);
+  const now = every.findIndex((each) => same(each, chosen));
   return every[(now + step + every.length) % every.length]!;
 }

@@ -61,10 +61,7 @@ def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
 
 
 def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return a token's largest weights as a query or key, [[place, weight]], their total, and the entropy of a query.
-
-    The entropy of a key is None. The bytes of the answer are empty.
-    """
+    """Return a token's largest weights as a query or key, [[place, weight]]; and b""."""
     head, token, as_key = request["head"], request["token"], request["side"] == "key"
     rows, columns = range(token, token + 1), range(matrix.kv_len)
     if as_key:
@@ -73,11 +70,7 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
     weights = tile.values.flatten().double()
     best = weights.topk(min(LINKS, len(weights)))
     links = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return {
-        "links": [[place, _finite(weight)] for place, weight in links if weight != 0],
-        "total": _finite(float(weights.sum())),
-        "entropy": None if as_key else _finite(float(torch.special.entr(weights).sum())),
-    }, b""
+    return {"links": [[place, _finite(weight)] for place, weight in links if weight != 0]}, b""
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
