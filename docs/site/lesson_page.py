@@ -7,7 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from clearhead.drawing.page.page import write_page
 from clearhead.lessons.lesson import Block
-from clearhead.types import Trace
 from docs.site.sentence import sentence_payload
 from docs.site.session import Session, Shown
 
@@ -123,10 +122,8 @@ def _live(block: Block, session: Session, files: Path) -> str:
     name = f"{session.lesson.row.slug}_{block.line}.html"
     shown.thing.to_html(files / name, **shown.options)
     title = f"{session.lesson.row.title}: {type(shown.thing).__name__.lower()}"
-    # In a lesson the page of a trace has no title, and no stages that change nothing.
-    state = ["embed=1"] if isinstance(shown.thing, Trace) else []
-    state += [block.words] if block.words else []
-    return _frame(f"{files.name}/{name}#{'&'.join(state)}".rstrip("#"), title) + "\n\n" + code
+    state = ["embed=1", block.words] if block.words else ["embed=1"]
+    return _frame(f"{files.name}/{name}#{'&'.join(state)}", title) + "\n\n" + code
 
 
 def _sentence(session: Session, files: Path) -> str:

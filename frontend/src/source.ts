@@ -41,6 +41,11 @@ export interface Tile {
   silent?: boolean;
 }
 
+/** How many queries and keys a cell has. */
+export function sizeOfCell({ rows, columns, cells }: Tile): [tall: number, wide: number] {
+  return [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
+}
+
 /** What a token looks at, or is looked at by: places and weights, the largest first. */
 export interface TokenNumbers {
   links: [number, number | null][];

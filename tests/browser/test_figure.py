@@ -77,8 +77,8 @@ def test_what_changed_is_lit_one_stage_after_the_other(opens: Opens, tmp_path: P
     delays = "(each) => each.getAnimations().map(({ effect }) => effect.getTiming().delay)"
     # A clock that stands still.
     page.evaluate(
-        "Element.prototype.animate = ((old) => function (...given) {"
-        " const made = old.apply(this, given); made.pause(); return made; })(Element.prototype.animate)"
+        "() => { const { animate } = Element.prototype; Element.prototype.animate = function "
+        "(...given) { const made = animate.apply(this, given); made.pause(); return made; } }"
     )
     stages = ["query.1.0", "scores.1.0", "weights.1.0", "context.1.0"]
     for motion, times in (("reduce", 0), ("no-preference", 1), ("no-preference", 2)):

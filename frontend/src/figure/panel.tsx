@@ -7,6 +7,7 @@ import { cellNumber, number, places } from "./stage";
 const MOST = 12;
 /** Rows and columns that are drawn at a time; the others are in the blocks before and after. */
 const ROWS = 12;
+const WEIGHT_ROWS = 8;
 const COLUMNS = 64;
 
 /** The colours of heads, told apart by lightness too. */
@@ -197,7 +198,8 @@ export function Panel(props: PanelProps) {
   const { editable = false, cut = NO_CELLS, asked = null, typing = null, hue = null } = props;
   const [row, column] = props.focus;
   const isMask = stage.name === "mask";
-  const shownRows = blockOf(row, stage.rows, isMask ? stage.rows : ROWS);
+  const rowsAtOnce = stage.rowAxis === "width" ? WEIGHT_ROWS : ROWS;
+  const shownRows = blockOf(row, stage.rows, isMask ? stage.rows : rowsAtOnce);
   const shownColumns = blockOf(column, stage.columns, isMask ? stage.columns : COLUMNS);
   const small = shownColumns.length > MOST;
   const low = shownRows.length > MOST;

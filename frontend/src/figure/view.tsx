@@ -56,6 +56,9 @@ export interface BaseProps {
   focused?: (focus: Focus) => void;
 }
 
+/** With more stages, where there is no room for numbers, cells have colours alone. */
+const MANY = 8;
+
 type Hands = preact.HTMLAttributes<HTMLElement>;
 
 export abstract class Figure<Props extends BaseProps, State extends Looks> extends Component<
@@ -163,7 +166,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
     const names = this.names();
     return (
       <div
-        class={`figure ${content.class ?? ""}`}
+        class={`figure ${content.class ?? ""} ${show.length > MANY && !all ? "many" : ""}`}
         ref={(place) => {
           this.place = place;
         }}

@@ -3,7 +3,7 @@
 // it by keys. The wheel alone, and one finger, scroll the page.
 
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import type { Tile } from "../source";
+import { sizeOfCell, type Tile } from "../source";
 import { hiddenPixel, noNumberPixel, ramp, signedPixel } from "./colour";
 import { type Look, type Theme, useLook } from "./look";
 import { placeOf, type Scale } from "./scale";
@@ -326,12 +326,8 @@ export function HeatMap(props: MapProps) {
       });
     } else if (step) {
       const tile = drawn.peek();
-      const high = tile
-        ? Math.max(1, Math.round((tile.rows[1] - tile.rows[0]) / tile.cells[0]))
-        : 1;
-      const broad = tile
-        ? Math.max(1, Math.round((tile.columns[1] - tile.columns[0]) / tile.cells[1]))
-        : 1;
+      const size = tile ? sizeOfCell(tile) : [1, 1];
+      const [high, broad] = size.map((each) => Math.max(1, Math.round(each))) as [number, number];
       const from = cursor.current;
       const start = { query: Math.floor(view.row), key: Math.floor(view.column) };
       const clamp = (value: number, most: number) => Math.max(0, Math.min(most - 1, value));

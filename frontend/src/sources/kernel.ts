@@ -5,6 +5,7 @@ import { signal } from "../shared/signals";
 import {
   BytesSource,
   type PairStages,
+  sizeOfCell,
   type Tile,
   type TileRequest,
   type TokenNumbers,
@@ -136,7 +137,7 @@ class KernelSource extends BytesSource {
     // Where the colours end: as in the page where it knows cells of this size, else as far as was seen.
     const seen = `${name}/${size}`;
     const top =
-      coarse && `${cellOf(coarse)}` === `${size}`
+      coarse && `${sizeOfCell(coarse)}` === `${size}`
         ? coarse.top
         : Math.max(
             endOfGrid((at) => values[at]!, cells),
@@ -158,13 +159,9 @@ class KernelSource extends BytesSource {
 
 /** Whether a tile of the payload is as fine as was asked for. A payload with all weights has rounded ones. */
 function isEnough(tile: Tile): boolean {
-  const [tall, wide] = cellOf(tile);
+  const [tall, wide] = sizeOfCell(tile);
   const [queries, keys] = tile.grain;
   return !tile.links && Math.max(queries, keys) > 1 && tall > queries && wide > keys;
-}
-
-function cellOf({ rows, columns, cells }: Tile): [number, number] {
-  return [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
 }
 
 /** Whole tokens around a range, up to where its last cell ends: a cell that is cut short would have less. */

@@ -1,6 +1,6 @@
 // What a reader leaves out of every map: the first token, special tokens, punctuation, weak links.
 // Weights stay what they are: nothing is shared out anew among those that are left.
-import type { Source, Tile, TileRequest } from "../../source";
+import { type Source, sizeOfCell, type Tile, type TileRequest } from "../../source";
 import { endOfGrid, HeadMap, type HeadsData, type LayerData } from "./data";
 import { fromWeights, headMap } from "./tiles";
 
@@ -118,8 +118,7 @@ function filteredTile(
   least: number,
 ): Tile {
   const { rows, columns, cells } = tile;
-  const tall = (rows[1] - rows[0]) / cells[0];
-  const wide = (columns[1] - columns[0]) / cells[1];
+  const [tall, wide] = sizeOfCell(tile);
   const single = tall === 1 && wide === 1;
   if (!single && map.at)
     return { ...fromWeights(map, request), ...(tile.silent && { silent: true }) };

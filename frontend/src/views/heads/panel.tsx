@@ -104,12 +104,11 @@ export function useActive(layer: LayerData, { hover, pin }: Shared) {
 export function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
   return useMemo(
     () =>
-      computed(() => ({
-        queries: search.value
-          ? matches(layer.queries, tokenOf(data, layer, "query"), search.value)
-          : [],
-        keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
-      })),
+      computed(() => {
+        const of = (side: "query" | "key", count: number) =>
+          search.value ? matches(count, tokenOf(data, layer, side), search.value) : [];
+        return { queries: of("query", layer.queries), keys: of("key", layer.keys) };
+      }),
     [data, layer, search],
   );
 }

@@ -32,15 +32,11 @@ export function startOf(data: HeadsData, missing: string[] = []): ViewState {
 
 /** The head to begin with where no links are known: one that finds certain tokens. */
 function interesting(data: HeadsData): Chosen {
-  const every = data.layers.flatMap(({ rows, run }, layer) =>
-    rows.map((row, head) => ({
-      layer,
-      head,
-      tells: run === 0 && data.roles.matching.includes(row.role) ? score(row) : 0,
-    })),
-  );
-  const { layer, head } = every.reduce((best, each) => (each.tells > best.tells ? each : best));
-  return { layer, head };
+  const tells = ({ layer, head }: Chosen) => {
+    const { run, rows } = data.layers[layer]!;
+    return run === 0 && data.roles.matching.includes(rows[head]!.role) ? score(rows[head]!) : 0;
+  };
+  return everyHead(data).reduce((best, each) => (tells(each) > tells(best) ? each : best));
 }
 
 /** Whom a head is compared with at first: the same head of the other run, or the next one. */
