@@ -60,6 +60,7 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
         ]
 
     def run() -> Tensor:
+        """Return the output for the inputs as they are now; errors are raised."""
         return subject(*given.values())
 
     output = run()

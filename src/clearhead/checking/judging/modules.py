@@ -128,7 +128,10 @@ def padding_nan(e: PaddedEvidence) -> Verdict | None:
 
 
 def all_padding(e: PaddedEvidence) -> Verdict | None:
-    """Return Found if a sample of padding only is not finite, else Clear; None if undeclared or refused."""
+    """Return Found if a sample of padding only is not finite, else Clear.
+
+    None if `empty_row` is undeclared or the call fails.
+    """
     if e.all_padding is None or e.contract.empty_row is None:
         return None
     bad, whole = e.all_padding

@@ -148,7 +148,10 @@ def shared(e: Evidence) -> Verdict:
 
 
 def mask_trained(e: TokensEvidence) -> Verdict | None:
-    """Return Found if a mask is a parameter or too short for the promised length, else Clear; None if no module."""
+    """Return Found if a mask is a parameter, or a call of the promised length fails, else Clear.
+
+    None without a module.
+    """
     if e.subject.module is None:
         return None
     for name, shape in e.state.trained.items():
@@ -183,7 +186,10 @@ def fixed_length(e: TokensEvidence) -> Verdict:
 
 
 def outside(e: Evidence) -> Verdict:
-    """Return Found if a size or a scale is read from outside the code that is checked, else Clear."""
+    """Return Found if a size or a scale is read from outside the code that is checked, else Clear.
+
+    What a call reads is tried only if no topic but the scale has a mistake; what a constructor reads is found always.
+    """
     claims = account(e).claims
     if all(each.topic == "scale" for each in claims):
         felt = felt_numbers(e.subject, e.state, e.inputs, constants=bool(claims))

@@ -105,6 +105,9 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
         row: of the lesson; that of an exercise is taken if the name is one.
         args: for the constructor of a class.
         core: returns the report of `check` under one promise.
+
+    Raises:
+        ModelError: what the core raises if the right result is unknown.
     """
     name = getattr(thing, "__name__", type(thing).__name__)
     exercise = exercises_of(row.number).get(name)
@@ -174,7 +177,7 @@ def _wrong(
 def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
     """Return a report with the first finding of the core, where the right result is unknown.
 
-    The first promise that the core finds right is used, else the first.
+    The first promise that the core finds right is used, else the first. Errors of the core are raised.
     """
     row = asked.row
     reports = [core(thing, each) for each in asked.promises]

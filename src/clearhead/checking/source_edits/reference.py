@@ -195,6 +195,7 @@ def _recorded(
         """Return a forward hook that appends each call of the part with this index to `calls`."""
 
         def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            """Append a copy of the inputs that are tensors, and the output itself."""
             tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
             calls.append((at, CalledModule(tensors, output)))
 
