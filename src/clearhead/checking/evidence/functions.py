@@ -83,7 +83,7 @@ class HeadsEvidence(Evidence):
         """Return the first call, with the error if no attempt works.
 
         Raises:
-            ModelError: code `check.output`, if the output has the shape of no context; unchecked for other value widths.
+            ModelError: code `check.output`, if the output has the shape of no context (not for other value widths).
         """
         subject, main = self._first
         given = dict(zip(NAMES, main.inputs, strict=False))

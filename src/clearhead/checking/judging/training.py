@@ -188,7 +188,7 @@ def fixed_length(e: TokensEvidence) -> Verdict:
 def outside(e: Evidence) -> Verdict:
     """Return Found if a size or a scale is read from outside the code that is checked, else Clear.
 
-    What a call reads is tried only if no topic but the scale has a mistake; what a constructor reads is found always.
+    What a call reads is tried only if no topic but the scale has a mistake; what a constructor reads must be a size.
     """
     claims = account(e).claims
     if all(each.topic == "scale" for each in claims):
