@@ -280,7 +280,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """Measurements of queries that see no key; None without a mask argument, unless causal with empty_row."""
+        """Queries that see no key; None without a mask argument (unless causal with empty_row) or of another shape."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":
@@ -374,7 +374,7 @@ def _empty_rows(
 
 
 def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:
-    """Return the names of the inputs whose gradients are not finite; () if the backward pass raises."""
+    """Return the names of the inputs whose gradients are not finite; () if the call or its backward pass raises."""
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
 
     def gradients() -> Sequence[Tensor | None]:

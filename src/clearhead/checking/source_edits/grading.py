@@ -281,10 +281,11 @@ def mend(
 ) -> tuple[SourceEdit | None, list[int]]:
     """Return the edit that makes a program right, None if none does, and the lines that differ from the solution.
 
-    Of several, it is the shortest one that ends closest to the solution. The number of edits and the time are limited.
+    Of several, it is the one with the fewest words that it changes and that still differ from the solution, together.
+    The number of edits and the time are limited.
 
     Args:
-        program: of the learner.
+        program: of the learner, which can be parsed.
         asked: what it is graded by.
         lines: that are likely wrong, whose edits are tried first.
     """

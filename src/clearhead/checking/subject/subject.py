@@ -128,7 +128,7 @@ class Subject:
         return found
 
     def fresh(self) -> "Subject":
-        """Return one with a new copy of the original, without the state of any call; itself if it cannot be copied."""
+        """Return one with a new eval-mode copy of the original, free of the state of any call; itself if not copied."""
         if not self.copied:
             return self
         found = replace(self, run=duplicate(self.original))
