@@ -331,7 +331,10 @@ def _determinism() -> tuple[bool, bool]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run the block with default settings; restore generators, dtype, threads, environment and folder afterwards."""
+    """Run with gradients, without autocast, warnings, fast path.
+
+    Restore generators, dtype, threads, environ, folder.
+    """
     python = random.getstate()
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None
