@@ -107,7 +107,10 @@ class Report(Drawn):
 
     @property
     def summary(self) -> str:
-        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun"."""
+        """The outcome in words: "2 mistakes found.
+
+        And 1 that follows", "no mistake found", or what was not judged or begun.
+        """
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
         if self.unwritten:

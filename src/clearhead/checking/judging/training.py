@@ -22,7 +22,8 @@ DEVIATIONS = 6.0
 def dropout(e: Evidence) -> Claim | Verdict:
     """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict.
 
-    Unknown if it was not measured, or no rate is declared and the modules have none or several.
+    Unknown if it was not measured, or no rate is declared and the modules have none or several. Clear for a rate of 0,
+    and for an undeclared one if no weights are dropped.
     """
     rate, seen = e.contract.dropout, e.training
     if rate is None and e.subject.module is not None:
@@ -170,7 +171,7 @@ def mask_plain(e: Evidence) -> Verdict | None:
 
 
 def fixed_length(e: TokensEvidence) -> Verdict:
-    """Return Found if every smaller number of tokens is refused and a saved mask has the length of the call.
+    """Return Found if every call of fewer tokens raises, and a mask in the module has the length of the first call.
 
     Else Clear.
     """

@@ -331,10 +331,7 @@ def _determinism() -> tuple[bool, bool]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run with gradients, without autocast, warnings, fast path.
-
-    Restore generators, dtype, threads, environ, folder.
-    """
+    """Run with gradients, no autocast or warnings; restore generators, dtype, threads, sys.path, environ, folder."""
     python = random.getstate()
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None
