@@ -343,7 +343,7 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
-    """Return measurements of queries that see no key, `refused` on errors; None for another shape of output."""
+    """Return measurements of queries that see no key, `refused` if the call raises; None for another output shape."""
     target, _ = attempt(by_heads(subject), *inputs)
     if target is None:
         return EmptyRows(refused=True)
