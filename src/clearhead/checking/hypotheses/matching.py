@@ -73,7 +73,7 @@ class Trial:
             return False
         both = found.isfinite() & self.target.isfinite()
         gap = (found - self.target)[both].abs()
-        return not gap.numel() or float(gap.max() / self.target[both].abs().max()) <= FAR
+        return not gap.numel() or bool(gap.max() <= FAR * self.target[both].abs().max())
 
     def matches(self, recipe: Recipe) -> bool:
         """Return True if the recipe has the subject's output up to the plain computation's error.
