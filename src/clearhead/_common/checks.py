@@ -158,9 +158,7 @@ def check_length(name: str, length: object) -> int:
             "length.type", f"{name} must be a whole number of tokens; got {type(length).__name__}."
         )
     if tokens < 0:
-        raise ArgumentError(
-            "length.negative", f"{name} must be 0 or more tokens; got {shown(tokens)}."
-        )
+        raise ArgumentError("length.negative", f"{name} must be 0 or more; got {shown(tokens)}.")
     return tokens
 
 
@@ -211,14 +209,14 @@ def check_number(
     return number
 
 
-def check_choice(name: str, given: object, choices: Any) -> None:
+def check_choice(name: str, given: object, choices: Any, more: str = "") -> None:
     """Raise ArgumentError unless a value is one of the words of the Literal `choices`.
 
     Raises:
-        ArgumentError: code `<name>.value`.
+        ArgumentError: code `<name>.value`; it lists the words, and then `more`.
     """
     if given not in get_args(choices):
-        words = ", ".join(f'"{each}"' for each in get_args(choices))
+        words = ", ".join(f'"{each}"' for each in get_args(choices)) + more
         raise ArgumentError(f"{name}.value", f"{name} must be one of {words}; got {shown(given)}.")
 
 
