@@ -289,7 +289,10 @@ class Watch(Drawn, Generic[Kept]):
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the ids of the keys of a call and the places of first tokens; None for what is unknown or unused."""
+        """Return the ids of the keys of a call, and for summaries and totals the places of first tokens, or None.
+
+        Both are stored for the next call of the module. WatchError as `TokenIds.of`.
+        """
         tokens = self._ids.of(problem, name, link)
         if self._wanted.keep not in ("summary", "total"):
             return tokens, None
