@@ -39,7 +39,9 @@ def describe_tensor(tensor: Tensor, axes: tuple[str, ...]) -> str:
 
 
 def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
-    """Raise ArgumentTypeError unless an argument is a tensor whose data is a plain array in memory.
+    """Raise ArgumentTypeError unless an argument is a dense tensor: strided, not nested; one of the meta device passes.
+
+    `expected` says in words what it must be.
 
     Raises:
         ArgumentTypeError: code `<name>.type` or `<name>.layout`.
@@ -128,7 +130,7 @@ def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tu
 
     Raises:
         ArgumentTypeError: code `heads.type`, if a number is not an integer.
-        ArgumentError: code `heads.value`, if a number is negative or repeated, or there is none.
+        ArgumentError: code `heads.value`, for no number, a repeated or, without `from_end`, a negative one.
     """
     numbers = as_ints(heads)
     if numbers is None:
@@ -161,10 +163,10 @@ def check_length(name: str, length: object) -> int:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Raise unless each size is an integer of 1 or more; a SymInt is accepted.
+    """Raise unless each size is a Python int of 1 or more, or a SymInt of 1 or more; a bool is refused.
 
     Raises:
-        ArgumentTypeError: code `argument.type`, for what is no integer.
+        ArgumentTypeError: code `argument.type`, for anything else, such as a float or an integer of NumPy.
         ArgumentError: code `argument.size`, below 1, or from 2⁶³ on.
     """
     for name, size in sizes.items():
@@ -190,7 +192,7 @@ def check_number(
 ) -> float:
     """Return a real number as a float, after checking its type and that `allowed` is True for it.
 
-    `expected` says in words what it must be.
+    `expected` says in words what it must be. A bool is no number, and one too large for a float counts as ∞.
 
     Raises:
         ArgumentTypeError: code `<name>.type`.
