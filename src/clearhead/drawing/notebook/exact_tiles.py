@@ -61,7 +61,10 @@ def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
 
 
 def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return a token's largest weights as a query or key, [[place, weight]]; and b""."""
+    """Return {"links": [[place, weight]]}, a token's largest weights as a query or key, and no bytes.
+
+    These are at most LINKS weights, without zeros. A weight that is not finite is None.
+    """
     head, token, as_key = request["head"], request["token"], request["side"] == "key"
     rows, columns = range(token, token + 1), range(matrix.kv_len)
     if as_key:
