@@ -110,7 +110,7 @@ def part_of_runs(
 def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> SweepTile:
     """Return the tile of these slices of queries and keys, with the mask of the sample evaluated pair by pair.
 
-    On a GPU `empty` is never None, so that nothing waits for the device.
+    The problem must have a mask. On a GPU `empty` is never None, so that nothing waits for the device.
     """
     visible = problem.visible(queries, keys)
     assert visible is not None
