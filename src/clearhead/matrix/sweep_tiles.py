@@ -38,7 +38,7 @@ def sweep_tiles(
 
     Args:
         problem: the problem.
-        spans: the spans of its mask, on the CPU; None without a mask.
+        spans: the spans of its mask, on the CPU; None without a mask, or if the mask has none.
         sample: the index of the sample.
         queries: the most queries of a tile that does not repeat.
         most_weights: the most weights of one head in an item of repeating tiles, which has at least one tile; 0 for
