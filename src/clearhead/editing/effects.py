@@ -105,7 +105,7 @@ class Effects(MeasuredRows[Effect]):
 
     @property
     def caption(self) -> str:
-        """A line with the metric that rows are compared with, that of a clean run and, if interrupted, the rows done."""
+        """The metric that rows are compared with, as a line, with that of a clean run and, if interrupted, the rows done."""
         some = "" if len(self) >= self.runs else f"; interrupted, {len(self)} of {self.runs}"
         if self.clean is None:
             return f"metric as it is: {self.baseline:.4f}{some}"

@@ -248,7 +248,10 @@ def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
 
 
 def _is_alone(block: nn.Module) -> bool:
-    """Return True if a block is in eval mode, and no module inside it has hooks or a patched forward."""
+    """Return True if a block is in eval mode with all inside, and none inside has hooks or a patched forward.
+
+    False if one is scripted.
+    """
     inside = list(block.modules())
     if any(each.training or isinstance(each, torch.jit.ScriptModule) for each in inside):
         return False
