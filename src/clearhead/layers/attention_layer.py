@@ -89,7 +89,12 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Return the query, key and value of a call as projected, and the unrotated query or None; changes nothing."""
+        """Return query, key and value of a call, before rotation, and the part of the query that is never rotated.
+
+        Each is (batch, heads, tokens, width); the last is None if no part is kept apart. Parts may have transformed the value.
+        The call and its cache are unchanged. Raises ShapeError, code `layer.projected`, for a replaced projection of another
+        width.
+        """
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
