@@ -67,8 +67,9 @@ def load(name: str | None = None, *, logits: bool = False, progress: bool = Fals
     Raises:
         MissingExtraError: if transformers is not installed, or for None the sample `minilm`.
         ModelError: codes `model.not-found`, for no such folder or name, or a file of it that cannot be
-            downloaded; `model.unreadable`, for one that transformers cannot load like this; `model.incomplete`, if weights are missing;
-            `model.no-tokenizer`, if it does not read text; `model.logits`, if it makes no logits.
+            downloaded; `model.unreadable`, for one that transformers cannot load like this;
+            `model.incomplete`, if weights are missing; `model.no-tokenizer`, if it does not read text;
+            `model.logits`, if it makes no logits.
 
     Example:
         >>> from clearhead.integrations import huggingface

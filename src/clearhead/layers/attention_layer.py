@@ -91,9 +91,9 @@ class AttentionLayer(nn.Module, ABC):
     def _project(self, call: LayerCall) -> Projected:
         """Return query, key and value of a call, before rotation, and the part of the query that is never rotated.
 
-        Each is (batch, heads, tokens, width); the last is None if no part is kept apart. Parts may have transformed the value.
-        The call and its cache are unchanged. Raises ShapeError, code `layer.projected`, for a replaced projection of another
-        width.
+        Each is (batch, heads, tokens, width); the last is None if no part is kept apart. Parts may have transformed the
+        value. The call and its cache are unchanged. Raises ShapeError, code `layer.projected`, for a replaced
+        projection of another width.
         """
 
     def _expand(
