@@ -89,12 +89,7 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Return query, key and value of a call, before rotation, and the part of the query that is never rotated.
-
-        Each is (batch, heads, tokens, width); the last is None if no part is kept apart. Parts may have transformed the
-        value. The call and its cache are unchanged. Raises ShapeError, code `layer.projected`, for a replaced
-        projection of another width.
-        """
+        """Return query, key, value, all before rotation, and the part of the query that is never rotated, or None."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall

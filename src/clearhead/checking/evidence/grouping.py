@@ -118,7 +118,7 @@ def _continues(
     chunks: Sequence[int],
     index: int,
 ) -> bool:
-    """Return True if attention `index` has the first chunk's keys and values, and later queries than all of these chunks.
+    """Return True if attention `index` has the first chunk's keys and values, and later queries than all chunks.
 
     If one has more keys, only the first ones are compared. False if the number of stages or the gains differ, or if the
     tokens of its queries or of a chunk's are unknown.
