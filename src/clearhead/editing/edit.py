@@ -374,7 +374,8 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
             `edit.not-run`, `edit.no-token` and `edit.missing` when it ends, for an edit of a layer
             that did not attend, or not after the operation was added, of a token that was not there,
             and, with `strict`, of a layer that is edited in part; `edit.checkpoint` in a backward
-            pass that attends again outside of any module.
+            pass that attends again outside of any module; `edit.parallel` when some heads of a
+            layer are edited whose heads are shared among ranks.
 
     Example:
         >>> import torch, clearhead as ch

@@ -320,6 +320,7 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
 
     Raises:
         ArgumentTypeError: codes `edit.other`, `mean.type` and `vector.type`.
+        EditError: code `edit.context`, when the function is called for a call that a record does not have.
     """
     is_mean = name == "mean"
     if isinstance(given, Tensor) and given.ndim in dims and given.is_floating_point():

@@ -174,7 +174,7 @@ def summary_with_roles(
 def _ids(given: object, problem: Problem) -> Tensor:
     """Return token ids, whole numbers, as (batch or 1, kv_len) on the query's device.
 
-    Raise an error if they do not fit.
+    ArgumentTypeError if they are no ids, ShapeError if they do not fit.
     """
     tokens = check_ids(given)
     if problem.query_len > problem.kv_len or problem.cross:

@@ -124,7 +124,8 @@ def watch(
             it attends by another route, `watch.layers` if no module that attended is like one of the layers,
             `watch.heads` if one has no such head, `watch.tokens` if one attends to more than the tokens,
             `watch.function` if the function raises or keeps the matrix, `watch.missing` with `strict` if a part
-            attended and was not seen; and when it begins, code `watch.entered` for one that is entered already.
+            attended and was not seen, and `watch.unreadable` if a call could not be read, as in torch.vmap; and when
+            it begins, code `watch.entered` for one that is entered already.
 
     Example:
         >>> import torch, clearhead as ch
