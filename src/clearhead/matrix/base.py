@@ -331,7 +331,7 @@ class BaseMatrix(NoTensor):
         return found[sample[:, None, None], head[:, None], places[:, None], keys[:, None]]
 
     def _with_value(self, value: Tensor, fewer: str, *, posed: bool = False) -> Problem:
-        """Return the problem with another value; Type-, Shape-, Dtype- or DeviceError if the value does not fit.
+        """Return the problem with another value; raise a ClearheadError if the value does not fit.
 
         A value of two dimensions is shared by all samples and heads; one with a head per query repeats the keys. The
         error message names `fewer` as the other number of dimensions. With `posed`, the keys of a ring are not
