@@ -1,7 +1,13 @@
 // Where a token looks layer by layer, and what reaches it through all of them.
 import type { Source, Tile, TileRequest } from "../../source";
-import { endOf, type HeadMap, type HeadsData, type LayerData, largestOf } from "./data";
-import { looksAtItself } from "./photo";
+import {
+  endOf,
+  type HeadMap,
+  type HeadsData,
+  type LayerData,
+  largestOf,
+  looksAtItself,
+} from "./data";
 import { sameTexts } from "./several";
 import { bounds, headMap, spanOfRequest } from "./tiles";
 

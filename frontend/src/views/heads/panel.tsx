@@ -11,16 +11,15 @@ import { computed, type ReadonlySignal, type Signal } from "../../shared/signals
 import type { Source, Tile } from "../../source";
 import { pin as pinned } from "./actions";
 import { HeadsLegend } from "./chips";
-import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
+import { type HeadMap, type HeadsData, isFew, type LayerData, looksAtItself } from "./data";
 import { Facts, roleCard } from "./facts";
 import { filtered, leftOut, shownTile } from "./filter";
 import { type Chosen, score, titleOf } from "./names";
 import { Numbers } from "./numbers";
-import { looksAtItself, photoOf } from "./photo";
-import { PhotoView } from "./photo_view";
+import { photosOf } from "./photo";
 import { RunName } from "./run_names";
 import { HUES, mixed, titleOfSeveral, toggled } from "./several";
-import { NOTHING, ofToken, type View, type ViewState } from "./state";
+import { NOTHING, type View, type ViewState } from "./state";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
@@ -130,21 +129,6 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const sides = useMemo(() => sidesOf(data, layer), [data, layer]);
-  const photo = photoOf(data, layer);
-  if (photo) {
-    return (
-      <PhotoView
-        source={source}
-        photo={photo}
-        map={map}
-        active={active}
-        keyName={nameOf(data, layer, "key")}
-        pointOf={(key) => (looksAtItself(layer) ? ofToken(key, layer) : { query: null, key })}
-        onHover={(point) => (shared.hover.value = point)}
-        onPin={(point) => pin(point, layer, shared)}
-      />
-    );
-  }
   const pinBoth = (point: Point, asKey: boolean) => {
     const { query } = shared.pin.value;
     // One of two texts is a query or a key already.
@@ -155,6 +139,8 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   if (sides.length === 0) return null;
   return (
     <Texts
+      data={data}
+      source={source}
       sides={sides}
       map={map}
       heads={coloured}
@@ -180,7 +166,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const tile = drawn.value;
   const top = shared.top.value;
   const beyond = useMemo(() => tile?.values.some((value) => value > 1.001 * top), [tile, top]);
-  const self = layer.query.text !== null && layer.query.text === layer.key.text;
+  const self = looksAtItself(layer);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
@@ -194,15 +180,15 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const alone = heads.length === 0;
   const written = Boolean(data.writes) && alone && layer.run === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
-  const photo = photoOf(data, layer);
+  const pictured = photosOf(data, layer).length > 0;
   const text = withText && <HeadText data={data} source={source} chosen={chosen} shared={shared} />;
-  const textFirst = isFew(layer) || photo;
+  const textFirst = isFew(layer) || pictured;
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
         <RunName data={data} run={layer.run} />
-        {alone && row.role && !photo && (
+        {alone && row.role && !pictured && (
           <span class="ch-role">
             <Hint text={roleCard(row.role)}>
               {row.role} {Math.round(score(row) * 100)} %
@@ -227,7 +213,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       <p class="ch-sentence" role="status">
         {sentence(
           active.value,
-          { tile, raw, shown: ready, out, patches: photo !== null },
+          { tile, raw, shown: ready, out, patches: pictured },
           layer,
           queryName,
           keyName,
@@ -330,7 +316,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
         )}
       </div>
       {!textFirst && text}
-      {alone && <Facts row={row} roles={photo ? [] : roles} />}
+      {alone && <Facts row={row} roles={pictured ? [] : roles} />}
     </article>
   );
 }
@@ -343,28 +329,16 @@ function toQuery(key: number, layer: LayerData): number | null {
 
 /** A text that attends to itself is one side. */
 function sidesOf(data: HeadsData, layer: LayerData): Side[] {
-  const self = layer.query.text !== null && layer.query.text === layer.key.text;
   const base = {
+    photos: photosOf(data, layer),
     firstQuery: layer.query.first,
     firstKey: layer.key.first,
     queries: layer.queries,
     keys: layer.keys,
   };
-  if (self)
-    return [
-      { ...base, kinds: ["query", "key"], title: "Text", tokens: data.texts[layer.query.text!]! },
-    ];
-  const sides: Side[] = [];
-  if (layer.query.text !== null) {
-    sides.push({
-      ...base,
-      kinds: ["query"],
-      title: "Queries",
-      tokens: data.texts[layer.query.text]!,
-    });
-  }
-  if (layer.key.text !== null) {
-    sides.push({ ...base, kinds: ["key"], title: "Keys", tokens: data.texts[layer.key.text]! });
-  }
-  return sides;
+  const [query, key] = [layer.query.text, layer.key.text];
+  const side = (title: string, text: number | null, ...kinds: Side["kinds"]): Side[] =>
+    text === null ? [] : [{ ...base, kinds, title, tokens: data.texts[text]! }];
+  if (looksAtItself(layer)) return side("Text", query, "query", "key");
+  return [...side("Queries", query, "query"), ...side("Keys", key, "key")];
 }

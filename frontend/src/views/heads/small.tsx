@@ -1,6 +1,6 @@
 // A head as a small map, with its answer to what is pinned.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLook } from "../../shared/look";
 import { paintValues } from "../../shared/map";
@@ -8,7 +8,7 @@ import { number, percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import { type HeadsData, type Row, table } from "./data";
 import { headName, layerName, score, titleOf } from "./names";
-import { lightOf, paintPhoto, photoOf, picture } from "./photo";
+import { lightOf, mostOf, paintPhoto, photosOf, picture, sizeOf } from "./photo";
 import { headMap } from "./tiles";
 
 interface SmallProps {
@@ -57,26 +57,35 @@ export function Small({
   const about = data.layers[layer]!.small;
   const colours = useLook().theme.value;
   const layerData = data.layers[layer]!;
-  const photo = photoOf(data, layerData);
+  const photos = useMemo(() => photosOf(data, layerData), [data, layerData]);
   useEffect(() => {
-    if (!photo) return;
+    if (!photos.length) return;
     let gone = false;
-    void Promise.all([picture(source, photo), headMap(source, layer, layerData, head)]).then(
-      ([image, map]) => {
+    const images = Promise.all(photos.map((photo) => picture(data, source, photo)));
+    void Promise.all([images, headMap(source, layer, layerData, head)]).then(
+      ([images, map]) => {
         const place = canvas.current;
         if (gone || !place) return;
-        const unit = Math.ceil(112 / Math.max(...photo.grid));
-        [place.height, place.width] = [photo.grid[0] * unit, photo.grid[1] * unit];
-        paintPhoto(place, image, lightOf(map, photo, query), photo.grid, colours);
+        const sizes = images.map((image) => sizeOf(image, 112));
+        place.width = sizes.reduce((sum, [width]) => sum + width, 0);
+        place.height = Math.max(...sizes.map(([, height]) => height));
+        const light = lightOf(map, query);
+        let left = 0;
+        for (const [n, size] of sizes.entries()) {
+          const context = place.getContext("2d")!;
+          const most = mostOf(light, photos);
+          paintPhoto(context, images[n]!, photos[n]!, light, most, colours, size, left);
+          left += size[0];
+        }
       },
       () => undefined, // a picture that cannot be read leaves the maps
     );
     return () => {
       gone = true;
     };
-  }, [source, photo, layerData, layer, head, query, colours]);
+  }, [data, source, photos, layerData, layer, head, query, colours]);
   useEffect(() => {
-    if (!about || photo) return;
+    if (!about || photos.length) return;
     let gone = false;
     void source.array(`${layer}/small`).then((codes) => {
       const place = canvas.current;
@@ -99,7 +108,7 @@ export function Small({
     return () => {
       gone = true;
     };
-  }, [source, about, photo, layer, head, colours]);
+  }, [source, about, photos, layer, head, colours]);
   const name = titleOf(data, { layer, head });
   const numbers = [
     weight !== null &&
