@@ -6,7 +6,7 @@ import { Hint } from "../../shared/hint";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
-import { HeatMap, moved, type Point, whole } from "../../shared/map";
+import { HeatMap, moved, type Point } from "../../shared/map";
 import { computed, type ReadonlySignal, type Signal } from "../../shared/signals";
 import type { Source, Tile } from "../../source";
 import { pin as pinned } from "./actions";
@@ -19,7 +19,7 @@ import { Numbers } from "./numbers";
 import { photosOf } from "./photo";
 import { RunName } from "./run_names";
 import { HUES, mixed, titleOfSeveral, toggled } from "./several";
-import { NOTHING, type View, type ViewState } from "./state";
+import { NOTHING, ofToken, type View, type ViewState } from "./state";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
@@ -103,12 +103,11 @@ export function useActive(layer: LayerData, { hover, pin }: Shared) {
 export function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
   return useMemo(
     () =>
-      computed(() => ({
-        queries: search.value
-          ? matches(layer.queries, tokenOf(data, layer, "query"), search.value)
-          : [],
-        keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
-      })),
+      computed(() => {
+        const of = (side: "query" | "key", count: number) =>
+          search.value ? matches(count, tokenOf(data, layer, side), search.value) : [];
+        return { queries: of("query", layer.queries), keys: of("key", layer.keys) };
+      }),
     [data, layer, search],
   );
 }
@@ -153,6 +152,12 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
     />
   );
 }
+
+const ZOOMS: [sign: string, name: string, zoom: number][] = [
+  ["+", "Zoom in", 1.6],
+  ["−", "Zoom out", 1 / 1.6],
+  ["All", "All", 0],
+];
 
 export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }: PanelProps) {
   const layer = data.layers[chosen.layer]!;
@@ -266,35 +271,19 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
           <div class="ch-under">
             <Legend top={top} beyond={beyond ?? false} unit="of a query’s attention" />
             <div class="ch-zoom" role="group" aria-label="Zoom">
-              <button
-                type="button"
-                class="ch-button"
-                aria-label="Zoom in"
-                onClick={() =>
-                  (view.value = moved(view.value, layer.queries, layer.keys, { zoom: 1.6 }))
-                }
-              >
-                +
-              </button>
-              <button
-                type="button"
-                class="ch-button"
-                aria-label="Zoom out"
-                onClick={() =>
-                  (view.value = moved(view.value, layer.queries, layer.keys, {
-                    zoom: 1 / 1.6,
-                  }))
-                }
-              >
-                −
-              </button>
-              <button
-                type="button"
-                class="ch-button"
-                onClick={() => (view.value = whole(layer.queries, layer.keys))}
-              >
-                All
-              </button>
+              {ZOOMS.map(([sign, name, zoom]) => (
+                <button
+                  key={sign}
+                  type="button"
+                  class="ch-button"
+                  aria-label={name}
+                  onClick={() =>
+                    (view.value = moved(view.value, layer.queries, layer.keys, { zoom }))
+                  }
+                >
+                  {sign}
+                </button>
+              ))}
             </div>
           </div>
           <p class="ch-remark">{detail(tile, layer, ready)}</p>
@@ -310,7 +299,11 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             queryName={queryName}
             keyName={keyName}
             onPin={({ query, key }) =>
-              pin({ query: self && key !== null ? toQuery(key, layer) : query, key }, layer, shared)
+              pin(
+                self && key !== null ? { ...ofToken(key, layer), token: false } : { query, key },
+                layer,
+                shared,
+              )
             }
           />
         )}
@@ -321,24 +314,21 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   );
 }
 
-/** The query that a token is, in a text that attends to itself. */
-function toQuery(key: number, layer: LayerData): number | null {
-  const query = key - (layer.keys - layer.queries);
-  return query >= 0 ? query : null;
-}
-
-/** A text that attends to itself is one side. */
+/** The texts of a layer; one that attends to itself is one side. */
 function sidesOf(data: HeadsData, layer: LayerData): Side[] {
-  const base = {
-    photos: photosOf(data, layer),
-    firstQuery: layer.query.first,
-    firstKey: layer.key.first,
-    queries: layer.queries,
-    keys: layer.keys,
-  };
-  const [query, key] = [layer.query.text, layer.key.text];
-  const side = (title: string, text: number | null, ...kinds: Side["kinds"]): Side[] =>
-    text === null ? [] : [{ ...base, kinds, title, tokens: data.texts[text]! }];
-  if (looksAtItself(layer)) return side("Text", query, "query", "key");
-  return [...side("Queries", query, "query"), ...side("Keys", key, "key")];
+  const sides: [title: string, kinds: Side["kinds"]][] = looksAtItself(layer)
+    ? [["Text", ["query", "key"]]]
+    : [
+        ["Queries", ["query"]],
+        ["Keys", ["key"]],
+      ];
+  const { queries, keys } = layer;
+  const photos = photosOf(data, layer);
+  const place = { firstQuery: layer.query.first, firstKey: layer.key.first, queries, keys };
+  return sides.flatMap(([title, kinds]) => {
+    const { text } = layer[kinds[0]!];
+    if (text === null) return [];
+    const own = kinds.includes("key") ? photos : [];
+    return [{ ...place, photos: own, kinds, title, tokens: data.texts[text]! }];
+  });
 }

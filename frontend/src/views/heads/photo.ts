@@ -62,38 +62,44 @@ export function picture(data: HeadsData, source: Source, photo: PhotoData) {
 /** How much of a picture its ground covers, and how much of a patch the colour of its weight does at most. */
 const [PALE, COLOURED] = [0.5, 0.8];
 
-/** The sides of a picture of which the longer one is `most`. */
-export function sizeOf({ naturalWidth, naturalHeight }: HTMLImageElement, most: number) {
-  const scale = most / Math.max(naturalWidth, naturalHeight);
-  return [Math.round(scale * naturalWidth), Math.round(scale * naturalHeight)] as const;
-}
-
-/** The picture, paler, and over it the weight of each patch in the colours of the maps; from `start` on. */
-export function paintPhoto(
-  context: CanvasRenderingContext2D,
-  image: HTMLImageElement,
-  { grid: [rows, columns], places }: PhotoData,
+/** Pictures side by side, paler, and over each the weights of its patches in the colours of the maps, which end at
+ * `most`. The longer side of each has so many pixels. */
+export function paintPhotos(
+  canvas: HTMLCanvasElement,
+  images: readonly HTMLImageElement[],
+  photos: readonly PhotoData[],
   light: Float32Array,
   most: number,
   theme: Theme,
-  [width, height]: readonly [number, number],
-  start = 0,
+  pixels: number,
 ) {
-  const [wide, tall] = [width / columns, height / rows];
+  const sizes = images.map(({ naturalWidth, naturalHeight }) => {
+    const scale = pixels / Math.max(naturalWidth, naturalHeight);
+    return [Math.round(scale * naturalWidth), Math.round(scale * naturalHeight)] as const;
+  });
+  canvas.width = sizes.reduce((sum, [width]) => sum + width, 0);
+  canvas.height = Math.max(...sizes.map(([, height]) => height));
+  const context = canvas.getContext("2d")!;
   const cover = (share: number, alpha: number, x: number, y: number, w: number, h: number) => {
     context.globalAlpha = alpha;
     context.fillStyle = css(share, theme);
-    context.fillRect(start + x, y, w, h);
+    context.fillRect(x, y, w, h);
   };
-  context.globalAlpha = 1;
-  context.drawImage(image, start, 0, width, height);
-  cover(0, PALE, 0, 0, width, height);
-  for (const [at, place] of places.entries()) {
-    const share = placeOf(light[place] ?? 0, most, "root");
-    const [x, y] = [(at % columns) * wide, Math.floor(at / columns) * tall];
-    const [left, top] = [Math.round(x), Math.round(y)];
-    const size = [Math.round(x + wide) - left, Math.round(y + tall) - top] as const;
-    cover(share, COLOURED * share, left, top, ...size);
+  let start = 0;
+  for (const [n, [width, height]] of sizes.entries()) {
+    const [rows, columns] = photos[n]!.grid;
+    context.globalAlpha = 1;
+    context.drawImage(images[n]!, start, 0, width, height);
+    cover(0, PALE, start, 0, width, height);
+    for (const [at, place] of photos[n]!.places.entries()) {
+      const share = placeOf(light[place] ?? 0, most, "root");
+      const [row, column] = [Math.floor(at / columns), at % columns];
+      const x = (edge: number) => Math.round(start + (edge * width) / columns);
+      const y = (edge: number) => Math.round((edge * height) / rows);
+      const size = [x(column + 1) - x(column), y(row + 1) - y(row)] as const;
+      cover(share, COLOURED * share, x(column), y(row), ...size);
+    }
+    start += width;
   }
   context.globalAlpha = 1;
 }

@@ -8,7 +8,7 @@ import { percent } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData } from "./data";
-import { lightOf, mostOf, type PhotoData, paintPhoto, picture, shareOf, sizeOf } from "./photo";
+import { lightOf, mostOf, type PhotoData, paintPhotos, picture, shareOf } from "./photo";
 
 interface PhotoProps {
   data: HeadsData;
@@ -18,7 +18,6 @@ interface PhotoProps {
   photos: PhotoData[];
   map: HeadMap | null;
   active: ReadonlySignal<Point>;
-  /** The token of a point. */
   ownOf: (point: Point) => number | null;
   onHover: (at: number) => void;
   onPin: (at: number, asKey: boolean) => void;
@@ -37,14 +36,12 @@ export function PhotoView(props: PhotoProps) {
   useEffect(() => {
     const place = canvas.current;
     if (!place || !image || !light) return;
-    const size = sizeOf(image, 900);
-    [place.width, place.height] = size;
-    const context = place.getContext("2d")!;
-    paintPhoto(context, image, photo, light, mostOf(light, photos), dark, size);
+    paintPhotos(place, [image], [photo], light, mostOf(light, photos), dark, 900);
     if (own < 0) return;
+    const context = place.getContext("2d")!;
     context.strokeStyle = "#ff8a3d";
     context.lineWidth = 4;
-    const [wide, tall] = [size[0] / columns, size[1] / rows];
+    const [wide, tall] = [place.width / columns, place.height / rows];
     context.strokeRect((own % columns) * wide, Math.floor(own / columns) * tall, wide, tall);
   }, [image, light, own, photo, photos, rows, columns, dark]);
 
@@ -56,19 +53,18 @@ export function PhotoView(props: PhotoProps) {
     return photo.places[row * columns + inside((event.clientX - box.left) / box.width, columns)]!;
   };
   const name = photos.length > 1 ? `Picture ${photos.indexOf(photo) + 1}` : "The picture";
-  const share = light && `${map?.at ? "" : "at least "}${percent(shareOf(light, photo))}`;
-  const whose = query === null ? "the attention of all queries" : "the query’s attention";
-  const gets = share && `${name} gets ${share} of ${whose}.`;
+  const share = `${map?.at ? "" : "at least "}${percent(light ? shareOf(light, photo) : 0)}`;
+  const gets = `${name} gets ${share} of ${query === null ? "all" : "the query’s"} attention.`;
   return (
     <figure class="ch-photo">
       <canvas
         ref={canvas}
         role="img"
-        aria-label={gets ?? name}
+        aria-label={gets}
         onPointerMove={(event) => event.pointerType === "mouse" && onHover(at(event))}
         onClick={(event) => onPin(at(event), event.shiftKey)}
       />
-      <figcaption class="ch-remark">{gets}</figcaption>
+      <figcaption class="ch-remark">{light && gets}</figcaption>
     </figure>
   );
 }

@@ -3,12 +3,13 @@
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLook } from "../../shared/look";
-import { paintValues } from "../../shared/map";
+import { paintCells, paintValues } from "../../shared/map";
 import { number, percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
-import { type HeadsData, type Row, table } from "./data";
-import { headName, layerName, score, titleOf } from "./names";
-import { lightOf, mostOf, paintPhoto, photosOf, picture, sizeOf } from "./photo";
+import { type HeadsData, type RoundedMap, type Row, table } from "./data";
+import { score, shortName, titleOf } from "./names";
+import { lightOf, mostOf, paintPhotos, photosOf, picture } from "./photo";
+import { hueOf } from "./several";
 import { headMap } from "./tiles";
 
 interface SmallProps {
@@ -28,7 +29,6 @@ interface SmallProps {
   apart: boolean;
   chosen: boolean;
   other: boolean;
-  reachable: boolean;
   /** Its place among several that are shown, -1 for none, and whether these have colours. */
   hue: number;
   coloured: boolean;
@@ -48,7 +48,6 @@ export function Small({
   apart,
   chosen,
   other,
-  reachable,
   hue,
   coloured,
   choose,
@@ -58,57 +57,33 @@ export function Small({
   const colours = useLook().theme.value;
   const layerData = data.layers[layer]!;
   const photos = useMemo(() => photosOf(data, layerData), [data, layerData]);
+  const asked = photos.length ? query : null;
   useEffect(() => {
-    if (!photos.length) return;
     let gone = false;
-    const images = Promise.all(photos.map((photo) => picture(data, source, photo)));
-    void Promise.all([images, headMap(source, layer, layerData, head)]).then(
-      ([images, map]) => {
-        const place = canvas.current;
-        if (gone || !place) return;
-        const sizes = images.map((image) => sizeOf(image, 112));
-        place.width = sizes.reduce((sum, [width]) => sum + width, 0);
-        place.height = Math.max(...sizes.map(([, height]) => height));
-        const light = lightOf(map, query);
-        let left = 0;
-        for (const [n, size] of sizes.entries()) {
-          const context = place.getContext("2d")!;
-          const most = mostOf(light, photos);
-          paintPhoto(context, images[n]!, photos[n]!, light, most, colours, size, left);
-          left += size[0];
-        }
-      },
-      () => undefined, // a picture that cannot be read leaves the maps
-    );
-    return () => {
-      gone = true;
+    const drawPhotos = async () => {
+      const images = await Promise.all(photos.map((photo) => picture(data, source, photo)));
+      const light = lightOf(await headMap(source, layer, layerData, head), asked);
+      if (!gone)
+        paintPhotos(canvas.current!, images, photos, light, mostOf(light, photos), colours, 112);
     };
-  }, [data, source, photos, layerData, layer, head, query, colours]);
-  useEffect(() => {
-    if (!about || photos.length) return;
-    let gone = false;
-    void source.array(`${layer}/small`).then((codes) => {
-      const place = canvas.current;
-      if (gone || !place) return;
-      const [height, width] = about.shape;
-      [place.height, place.width] = [height, width];
-      const context = place.getContext("2d")!;
-      const pixels = context.createImageData(width, height);
-      const values = table(about, about.top[head]!);
+    const drawMap = async ({ shape, top, ...steps }: RoundedMap) => {
+      const [height, width] = shape;
+      const codes = await source.array(`${layer}/small`);
+      const values = table(steps, top[head]!);
       const own = codes.subarray(head * height * width, (head + 1) * height * width);
-      paintValues(
-        new Uint32Array(pixels.data.buffer),
-        Float32Array.from(own as Uint8Array, (code) => values[code]!),
-        about.top[head]!,
-        colours,
-        "root",
-      );
-      context.putImageData(pixels, 0, 0);
-    });
+      const shares = Float32Array.from(own as Uint8Array, (code) => values[code]!);
+      if (!gone)
+        paintCells(canvas.current!, shape, (pixels) =>
+          paintValues(pixels, shares, top[head]!, colours, "root"),
+        );
+    };
+    // A picture that cannot be read leaves the maps.
+    if (photos.length) drawPhotos().catch(() => undefined);
+    else if (about) void drawMap(about);
     return () => {
       gone = true;
     };
-  }, [source, about, photos, layer, head, colours]);
+  }, [data, source, about, photos, layerData, layer, head, asked, colours]);
   const name = titleOf(data, { layer, head });
   const numbers = [
     weight !== null &&
@@ -126,7 +101,8 @@ export function Small({
       aria-selected={chosen || hue >= 0}
       aria-label={`${name}${numbers.length ? `: ${numbers.join(", ")}` : ""}`}
       title={`${name}\n${numbers.join("\n")}`}
-      tabIndex={reachable ? 0 : -1}
+      style={coloured ? hueOf(hue) : {}}
+      tabIndex={chosen ? 0 : -1}
       data-head={`${layer}/${head}`}
       onClick={(event) => choose(event.ctrlKey || event.metaKey)}
     >
@@ -138,11 +114,7 @@ export function Small({
           style={{ backgroundColor: weight < 0 ? "" : css(placeOf(weight, most, "root"), colours) }}
         />
       )}
-      {named && (
-        <span aria-hidden="true">
-          {layerName(data, layer)}.{headName(data, { layer, head })}
-        </span>
-      )}
+      {named && <span aria-hidden="true">{shortName(data, { layer, head })}</span>}
     </div>
   );
 }

@@ -51,12 +51,10 @@ interface TextsProps {
   onHover: (point: Point) => void;
   /** `asKey`: as the key of the query that is pinned. */
   onPin: (point: Point, asKey: boolean) => void;
-  /** Where tokens are on the screen has changed. */
-  onScroll?: () => void;
 }
 
-export function Texts({ sides, heads, least, ...rest }: TextsProps) {
-  const { map, active } = rest;
+export function Texts(props: TextsProps) {
+  const { sides, map, heads, active, least } = props;
   const root = useRef<HTMLDivElement>(null);
   const [size, setSize] = useState("");
   const [scrolled, setScrolled] = useState(0);
@@ -86,7 +84,12 @@ export function Texts({ sides, heads, least, ...rest }: TextsProps) {
   return (
     <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
       {sides.map((side) => (
-        <Tokens key={side.title} {...rest} side={side} onScroll={() => setScrolled(scrolled + 1)} />
+        <Tokens
+          key={side.title}
+          {...props}
+          side={side}
+          onScroll={() => setScrolled(scrolled + 1)}
+        />
       ))}
       <Arcs
         root={root}
@@ -100,19 +103,22 @@ export function Texts({ sides, heads, least, ...rest }: TextsProps) {
   );
 }
 
-type TokensProps = Omit<TextsProps, "sides" | "least" | "heads"> & { side: Side };
+interface TokensProps extends TextsProps {
+  side: Side;
+  /** Where tokens are on the screen has changed. */
+  onScroll: () => void;
+}
 
 function Tokens(props: TokensProps) {
   const { data, source, side, map, active, found, end, onHover, onPin, onScroll } = props;
   const list = useRef<HTMLDivElement>(null);
   const [start, setStart] = useState(0);
-  const { tokens } = side;
+  const { tokens, photos, firstKey, firstQuery } = side;
   const asQuery = side.kinds.includes("query");
   const asKey = side.kinds.includes("key");
-  const photos = asKey ? side.photos : NO_PHOTOS;
   const pointOf = (at: number): Point => {
-    const query = at - side.firstQuery;
-    const key = at - side.firstKey;
+    const query = at - firstQuery;
+    const key = at - firstKey;
     return {
       query: asQuery && query >= 0 && query < side.queries ? query : null,
       key: asKey && key >= 0 && key < side.keys ? key : null,
@@ -120,8 +126,8 @@ function Tokens(props: TokensProps) {
     };
   };
   const ownOf = ({ query, key }: Point): number | null => {
-    if (asQuery && query !== null) return query + side.firstQuery;
-    return asKey && key !== null ? key + side.firstKey : null;
+    if (asQuery && query !== null) return query + firstQuery;
+    return asKey && key !== null ? key + firstKey : null;
   };
 
   // The tokens that are in the list, in which a picture is in the place of its first patch.
@@ -173,7 +179,6 @@ function Tokens(props: TokensProps) {
 
   const { scale, theme } = useLook();
   const [kind, dark, top] = [scale.value, theme.value, end.value];
-  const { firstKey, firstQuery } = side;
   const hits = found.value[asKey ? "keys" : "queries"];
   const { query } = here;
   const ownKey = asKey && !asQuery && here.key !== null ? here.key + firstKey : null;
@@ -290,7 +295,6 @@ function Tokens(props: TokensProps) {
   );
 }
 
-const NO_PHOTOS: PhotoData[] = [];
 const RIGHT_TO_LEFT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}]/u;
 
 /** A token, joined to those of its word; spaces are those of the text. */
