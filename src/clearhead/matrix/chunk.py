@@ -38,7 +38,10 @@ class ChunkPlace(NamedTuple):
         return rows.unflatten(0, (kv_heads, rows.shape[0] // kv_heads)).transpose(1, 2)
 
     def keys_of(self, tensor: Tensor) -> Tensor:
-        """Return a view of the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width)."""
+        """Return the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width).
+
+        A view for one tile, a copy otherwise.
+        """
         start, stop = self.keys.start, self.keys.stop
         if self.tiles == 1:
             return tensor[:, start:stop]

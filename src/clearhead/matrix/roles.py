@@ -341,7 +341,7 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
-    """Return the earlier positions of each query's token, last one first; −1 where there is none.
+    """Return the last `RECENT` earlier positions of each query's token, last one first; −1 where there is none.
 
     Each tensor is (batch or 1, query_len).
     """

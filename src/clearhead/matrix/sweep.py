@@ -343,7 +343,7 @@ class _Buffers:
 
 
 def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor) -> None:
-    """Add the bias of a part to its scores, in place."""
+    """Add the bias of a part to its scores, in place; the problem must have one."""
     added = problem.bias_block(part.queries, part.keys)
     assert added is not None
     added = added[sample if added.shape[0] > 1 else 0]
