@@ -306,12 +306,11 @@ class WeightStatistics(BaseMatrix):
         mass = None if member is None else Mass(problem, member)
         context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
-        distance, received = Distance(problem), Received(problem)
+        distance, received, score = Distance(problem), Received(problem), MaxScore(problem)
         # The token before by position: the last query sits on the last key.
         place = problem.query_positions
         before = OfKey(problem, place - 1)
         first = OfKey(problem, torch.zeros_like(place))
-        score = MaxScore(problem)
         single = [total, maximum, score, distance, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
