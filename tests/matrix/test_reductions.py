@@ -25,7 +25,7 @@ from clearhead.matrix.reductions import (
     Mass,
     Maximum,
     MaxScore,
-    OfKey,
+    OnKeys,
     Pooled,
     Received,
     Reduction,
@@ -523,7 +523,7 @@ ALL: dict[str, Callable[[Problem], Reduction]] = {
     "entropy": Entropy,
     "entropy again": Entropy,
     "distance": Distance,
-    "first": lambda problem: OfKey(problem, torch.zeros(problem.query_len, dtype=torch.int64)),
+    "first": lambda problem: OnKeys(problem, [torch.arange(3).expand(1, 1, problem.query_len, -1)]),
     "mass": lambda problem: Mass(problem, torch.ones(1, problem.kv_len, 1).to(problem.query.dtype)),
     "largest": lambda problem: Largest(problem, 2),
     "pooled": lambda problem: Pooled(problem, 3, 2),
@@ -540,7 +540,7 @@ def gathered(problem: Problem, names: Iterable[str]) -> dict[str, list[Tensor]]:
         sweep(problem, list(made.values()))
     results = {name: each.result for name, each in made.items()}
     return {
-        name: list(each) if isinstance(each, tuple) else [each] for name, each in results.items()
+        name: [each] if isinstance(each, Tensor) else list(each) for name, each in results.items()
     }
 
 

@@ -21,7 +21,7 @@ from clearhead.matrix.reductions import (
     Mass,
     Maximum,
     MaxScore,
-    OfKey,
+    OnKeys,
     PerQuery,
     Pooled,
     Received,
@@ -298,6 +298,21 @@ class WeightStatistics(BaseMatrix):
             >>> summary.received.sum(dim=-1)
             tensor([[5.0000, 5.0000]])
         """
+        return self._summary_and_weights((), value, top_k, pool, segments, progress)[0]
+
+    def _summary_and_weights(
+        self,
+        keys: Sequence[Tensor],
+        value: Tensor | None = None,
+        top_k: int | None = None,
+        pool: tuple[int, int] | None = None,
+        segments: Tensor | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Summary, list[Tensor]]:
+        """Return the summary, and the weight of each query on sets of keys, as `OnKeys` takes and returns them.
+
+        The other arguments, and errors, are those of `summary`.
+        """
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
         members = None if segments is None else self._members(segments)
@@ -315,24 +330,24 @@ class WeightStatistics(BaseMatrix):
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, received = Distance(problem), Received(problem)
         # The token before by position: the last query sits on the last key.
-        place = problem.query_positions
-        before = OfKey(problem, place - 1)
-        first = OfKey(problem, torch.zeros_like(place))
+        place = problem.query_positions[None, None, :, None]
+        on_keys = OnKeys(problem, [torch.zeros_like(place), place - 1, *keys])
         score = MaxScore(problem)
-        single = [total, maximum, score, distance, first, before, received, entropy]
+        single = [total, maximum, score, distance, on_keys, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result.clone()
         self._entropy = self._restore(entropy.result)
-        return Summary(
+        first, before, *weights = on_keys.result
+        summary = Summary(
             logsumexp=self._restore(total.result),
             entropy=self._entropy.clone(),
             max=self._restore(maximum.result),
             max_score=self._restore(score.result),
             distance=self._restore(distance.result),
-            first=self._restore(first.result),
-            previous=self._restore(before.result),
+            first=self._restore(first),
+            previous=self._restore(before),
             received=self._restore(received.result),
             context=None if context is None else self._restore(context.result),
             top_k=None if largest is None else TopK(*map(self._restore, largest.result)),
@@ -341,6 +356,7 @@ class WeightStatistics(BaseMatrix):
             cross=problem.cross,
             heads=None if self.heads is None else numbers_of_heads(self),
         )
+        return summary, weights
 
     @torch.no_grad()
     def _statistic(self, name: str) -> Tensor:
