@@ -540,7 +540,7 @@ def gathered(problem: Problem, names: Iterable[str]) -> dict[str, list[Tensor]]:
         sweep(problem, list(made.values()))
     results = {name: each.result for name, each in made.items()}
     return {
-        name: [each] if isinstance(each, Tensor) else list(each) for name, each in results.items()
+        name: list(each) if isinstance(each, tuple) else [each] for name, each in results.items()
     }
 
 

@@ -172,7 +172,7 @@ class Entropy(PerQuery):
 
 
 class OnKeys(Reduction):
-    """The weight of each query on sets of keys: `result` has (batch, num_heads, query_len), upcast, for each set.
+    """The weight of each query on sets of keys: `result` is (batch, num_heads, query_len, sets), upcast.
 
     Args:
         problem: the problem.
@@ -183,8 +183,8 @@ class OnKeys(Reduction):
     tiled = True
 
     def __init__(self, problem: Problem, keys: Sequence[Tensor]) -> None:
-        like = stages.upcast(problem.query[:0])
-        self.result = [like.new_zeros(problem.query.shape[:3]) for _ in keys]
+        shape = (*problem.query.shape[:3], len(keys))
+        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
         self.sizes = [each.shape[3] for each in keys]
         leading = [max(sizes) for sizes in zip(*(each.shape[:2] for each in keys), strict=True)]
         every = torch.cat([each.expand(*leading, -1, -1) for each in keys], dim=3)
@@ -197,9 +197,9 @@ class OnKeys(Reduction):
         if not width:
             return
         found = chunk.weights.gather(-1, keys.clamp(0, width - 1)).masked_fill(~there, 0.0)
-        for result, some in zip(self.result, found.split(self.sizes, dim=-1), strict=True):
-            rows = chunk.extent.rows_of(result)
-            rows += some.sum(dim=-1).view(rows.shape)
+        rows = chunk.extent.rows_of(self.result)
+        sums = [some.sum(dim=-1) for some in found.split(self.sizes, dim=-1)]
+        rows += torch.stack(sums, dim=-1).view(rows.shape)
 
 
 class Mass(Reduction):

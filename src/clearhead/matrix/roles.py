@@ -17,7 +17,7 @@ from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import pairs, visible_pairs
-from clearhead.matrix.real_queries import counting
+from clearhead.matrix.real_queries import counting, real_queries
 from clearhead.matrix.summary import Summary
 
 RECENT = 8
@@ -121,18 +121,18 @@ def evenness(matrix: AttentionMatrix) -> Tensor:
         return _Means(matrix, counting("real", matrix.real, matrix.problem)).evenness()
 
 
-def first_keys(matrix: AttentionMatrix) -> Tensor:
+def first_keys(problem: Problem) -> Tensor:
     """Return the first key of each sample that a real query may see, int64, (batch, 1); −1 for none.
 
     Example:
         >>> import torch, clearhead as ch
         >>> left = ch.padding(torch.tensor([[False, True, True]]))
         >>> query = torch.zeros(1, 1, 3, 2)
-        >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left))
+        >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left).problem)
         tensor([[1]])
     """
-    means = _Means(matrix, counting("real", matrix.real, matrix.problem))
-    return means.first.expand(matrix.batch, -1)
+    counts = counting("real", real_queries(problem), problem)
+    return _visible_keys(problem, counts)[1].expand(problem.batch, -1)
 
 
 def summary_with_roles(

@@ -309,7 +309,7 @@ class WeightStatistics(BaseMatrix):
         segments: Tensor | None = None,
         progress: Progress | None = None,
     ) -> tuple[Summary, list[Tensor]]:
-        """Return the summary, and the weight of each query on sets of keys, as `OnKeys` takes and returns them.
+        """Return the summary, and the weight of each query on sets of keys, as `OnKeys` takes them.
 
         The other arguments, and errors, are those of `summary`.
         """
@@ -339,15 +339,15 @@ class WeightStatistics(BaseMatrix):
         if self._logsumexp is None:
             self._logsumexp = total.result.clone()
         self._entropy = self._restore(entropy.result)
-        first, before, *weights = on_keys.result
+        first, before, *weights = on_keys.result.unbind(dim=3)
         summary = Summary(
             logsumexp=self._restore(total.result),
             entropy=self._entropy.clone(),
             max=self._restore(maximum.result),
             max_score=self._restore(score.result),
             distance=self._restore(distance.result),
-            first=self._restore(first),
-            previous=self._restore(before),
+            first=self._restore(first.contiguous()),
+            previous=self._restore(before.contiguous()),
             received=self._restore(received.result),
             context=None if context is None else self._restore(context.result),
             top_k=None if largest is None else TopK(*map(self._restore, largest.result)),
