@@ -16,7 +16,7 @@ from clearhead.checking.evidence.feeding import call_error, shapes_of
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.subject.refusals import named_tensors, raised
+from clearhead.checking.subject.refusals import named_tensors, raised_with_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 from clearhead.recording.attempt import attempt
@@ -73,7 +73,7 @@ class Evidence(ABC):
         """Return the error for a part of an attention: with the line that raised, and no sizes to declare."""
         return ModelError(
             "check.call",
-            f"{self.given.name} raised {raised(error)}"
+            f"{self.given.name} raised {raised_with_line(error)}"
             f"{named_tensors(error)}\nwith\n{shapes_of(self.settled.inputs)}",
         )
 
@@ -94,13 +94,13 @@ class Evidence(ABC):
 
     @cached_property
     def output(self) -> Tensor:
-        """The output of the first call."""
+        """The output of the first call, without a graph; the call must have worked."""
         assert self.settled.output is not None
         return self.settled.output.detach()
 
     @cached_property
     def repetition(self) -> float:
-        """The largest difference of equal calls, relative to the largest number."""
+        """The largest difference of equal calls, relative to the largest number; inf for other shapes or NaN."""
         return repeated(lambda: self.subject(*self.inputs))
 
     @cached_property

@@ -59,7 +59,7 @@ PARTS: Mapping[str, PartDefinition] = {
 
 
 def part_of(function: Callable[..., object]) -> str | None:
-    """Return the part of attention that a function is by the names of its parameters; None if it is none.
+    """Return the part of attention that a function is by the names of its required parameters; None if it is none.
 
     Example:
         >>> part_of(lambda queries, keys: queries @ keys.mT), part_of(lambda x: x)

@@ -67,7 +67,7 @@ def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
 
 
 def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
-    """Return the names of the operations on the contexts, without moves, and without the squares that a norm sums."""
+    """Return the names of the steps on the contexts with no other tensor, without moves and the squares of a norm."""
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
     aside = taken - {step.source for step in recorded.steps}
     contexts = torch.tensor([each.layout.context.index for each in group])
@@ -121,7 +121,7 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
     return None if index is None else recorded.nodes[index - 1]
 
 
-def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
+def is_query_first(recorded: Recorder, each: ObservedAttention) -> bool | None:
     """Return True if the query comes from a query projection, False if from that of the key; None if that is not known.
 
     It is known by the parameters' names, or, for one projection of both, by which columns come first.
