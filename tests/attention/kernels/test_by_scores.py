@@ -23,7 +23,7 @@ MASKS: dict[str, Callable[[int], ch.Mask | None]] = {
     "causal & padding": lambda n: ch.causal() & ch.padding([23, 0]),
     "per head": lambda n: ch.dense(torch.rand(1, 6, n, 23) < 0.5),
     "room of a cache": lambda n: ch.dense((torch.arange(23) < 17).expand(n, 23)),
-    "nothing": lambda n: ch.dense(torch.arange(23) < torch.arange(n)[:, None]),
+    "nothing": lambda n: ch.dense((torch.arange(23) < torch.arange(6)[:, None])[None, :, None]),
 }
 QUERIES = [1, 2, 7, 16]
 CASES = [(name, queries) for name in MASKS for queries in QUERIES]
