@@ -230,30 +230,26 @@ class _Means:
         Without `ids`, (batch or 1, kv_len), duplicate and induction are left out; "previous" is in cross-attention.
         """
         problem = self.matrix.problem
-        first = self.first[:, None].expand(-1, problem.query_len, 1)
-        every = {"first": self.targets_of(first)}
+        keys = {"first": self.first[:, None].expand(-1, problem.query_len, 1)}
         if not problem.cross:
-            every["previous"] = self.targets_of(problem.query_positions[None, :, None] - 1)
+            keys["previous"] = problem.query_positions[None, :, None] - 1
         if ids is not None:
-            earlier = _earlier(ids, problem.query_len)
-            every["duplicate"] = self.targets_of(earlier)
-            every["induction"] = self.targets_of(earlier, behind=1)
-        return every
+            keys["duplicate"] = _earlier(ids, problem.query_len)
+            keys["induction"] = keys["duplicate"] + 1
+        sizes = [each.shape[2] for each in keys.values()]
+        every = torch.cat([each.expand(problem.batch, -1, -1) for each in keys.values()], dim=2)
+        seen = dict(zip(keys, self.targets_of(every).seen.split(sizes, dim=3), strict=True))
+        if ids is not None:  # the key after another, for queries that see both
+            seen["induction"] = seen["induction"] & seen["duplicate"]
+        return {name: _Targets(each, seen[name]) for name, each in keys.items()}
 
-    def targets_of(self, keys: Tensor, *, behind: int = 0) -> _Targets:
-        """Return the targets that are some keys, (batch or 1, query_len, n), out of range for none.
-
-        With `behind`, they are that number of tokens after the key, for queries that see both.
-        """
+    def targets_of(self, keys: Tensor) -> _Targets:
+        """Return the targets that are some keys, (batch or 1, query_len, n), out of range for none."""
         problem = self.matrix.problem
-        if problem.kv_len <= behind:
-            keys = keys[..., :0]
-        some = self.counts[..., None] & (keys >= 0) & (keys < problem.kv_len - behind)
-        keys = keys.where(some, 0)
-        seen = some[:, None] & _sees(problem, keys)
-        if behind:
-            keys = keys + behind
-            seen = seen & _sees(problem, keys)
+        some = self.counts[..., None] & (keys >= 0) & (keys < problem.kv_len)
+        seen = some[:, None]
+        if problem.kv_len:
+            seen = seen & _sees(problem, keys.where(some, 0))
         return _Targets(keys, seen)
 
     def weights_on(self, targets: _Targets) -> Tensor:
@@ -263,7 +259,8 @@ class _Means:
         some = seen.any(dim=1).flatten(1)
         most = int(some.sum(dim=1).max()) if some.numel() else 0
         place = some.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        key = keys.expand(len(some), -1, -1).flatten(1).gather(1, place)
+        real = some.gather(1, place)
+        key = keys.expand(len(some), -1, -1).flatten(1).gather(1, place).where(real, 0)
         query = place // max(1, keys.shape[2])
         found = pairs(self.matrix.problem, query, key, self.matrix._total())
         weights = found.new_zeros(*found.shape[:2], some.shape[1])
