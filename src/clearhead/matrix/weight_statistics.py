@@ -48,9 +48,8 @@ class WeightStatistics(BaseMatrix):
     def entropy(self) -> Tensor:
         """Return the entropy of the weights of each query: −Σ weight · ln weight, in nats.
 
-        Computed once; each call returns a copy.
-
-        0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
+        Computed once; each call returns a copy. 0 is one key only, ln(n) is n keys alike. What a sink takes is not
+        counted.
 
         Returns:
             (batch, num_heads, query_len).
@@ -272,10 +271,9 @@ class WeightStatistics(BaseMatrix):
     ) -> Summary:
         """Return all of the statistics, and the context if a value is given, in one pass over the weights.
 
-        It also stores the logsumexp and the entropy of the matrix.
-
-        With everything it takes about twice as long as one fused call of attention of width 128, and more of a
-        narrower one (2.5 times at 64, from 4 096 tokens on), in O(tokens) memory.
+        It also stores the logsumexp and the entropy of the matrix. With everything it takes about twice as long as
+        one fused call of attention of width 128, and more of a narrower one (2.5 times at 64, from 4 096 tokens on),
+        in O(tokens) memory.
 
         Args:
             value: (batch, num_kv_heads, kv_len, value_head_dim), for the context.
@@ -309,10 +307,7 @@ class WeightStatistics(BaseMatrix):
         segments: Tensor | None = None,
         progress: Progress | None = None,
     ) -> tuple[Summary, list[Tensor]]:
-        """Return the summary, and the weight of each query on sets of keys, as `OnKeys` takes them.
-
-        The other arguments, and errors, are those of `summary`.
-        """
+        """Return the summary, with the arguments of `summary`, and the weights on sets of keys, as of `OnKeys`."""
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
         members = None if segments is None else self._members(segments)
