@@ -21,6 +21,7 @@ import {
   put,
   readFields,
   signalsOf,
+  THEME,
   valuesOf,
   writeFields,
 } from "./shared/fields";
@@ -64,11 +65,7 @@ const FIELDS: Fields<TraceState, TraceData> = {
   feature: placeAmong(() => ANY),
   head: oneOfNumbers(({ heads }) => heads),
   sample: oneOfNumbers(({ samples }) => samples),
-  theme: {
-    start: null,
-    read: (text) => (text === "light" || text === "dark" ? text : null),
-    write: (theme) => theme ?? "",
-  },
+  theme: THEME,
   embed: FLAG,
 };
 
@@ -187,7 +184,7 @@ interface StagesProps extends BaseProps {
 class TraceFigure extends Figure<StagesProps, Looks> {
   known: { of: string; stages: Map<string, Touched> } | null = null;
   hands = looking({
-    root: () => this.place!,
+    root: () => this.place.current!,
     size: (name) => {
       const { rows, columns } = this.stages().get(name)!;
       return [rows, columns];

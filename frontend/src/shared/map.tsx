@@ -3,7 +3,7 @@
 // it by keys. The wheel alone, and one finger, scroll the page.
 
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import type { Tile } from "../source";
+import { sizeOfCell, type Tile } from "../source";
 import { hiddenPixel, noNumberPixel, ramp, signedPixel } from "./colour";
 import { type Look, type Theme, useLook } from "./look";
 import { placeOf, type Scale } from "./scale";
@@ -82,7 +82,8 @@ export function moved(
 }
 
 const GUTTER = 62;
-const ROOM_FOR_TEXT = 11;
+/** Pixels of a row or column whose token is named. */
+export const ROOM_FOR_TEXT = 11;
 
 export function HeatMap(props: MapProps) {
   const { rows, columns, viewport, hover, pinned, drawn, marks } = props;
@@ -186,7 +187,11 @@ export function HeatMap(props: MapProps) {
         state.wanted = true;
         continue;
       }
-      state.picture = found && picture(found);
+      state.picture = found && {
+        tile: found,
+        image: document.createElement("canvas"),
+        colours: "",
+      };
       drawn.value = found;
       paint();
     } while (state.wanted);
@@ -321,12 +326,8 @@ export function HeatMap(props: MapProps) {
       });
     } else if (step) {
       const tile = drawn.peek();
-      const high = tile
-        ? Math.max(1, Math.round((tile.rows[1] - tile.rows[0]) / tile.cells[0]))
-        : 1;
-      const broad = tile
-        ? Math.max(1, Math.round((tile.columns[1] - tile.columns[0]) / tile.cells[1]))
-        : 1;
+      const size = tile ? sizeOfCell(tile) : [1, 1];
+      const [high, broad] = size.map((each) => Math.max(1, Math.round(each))) as [number, number];
       const from = cursor.current;
       const start = { query: Math.floor(view.row), key: Math.floor(view.column) };
       const clamp = (value: number, most: number) => Math.max(0, Math.min(most - 1, value));
@@ -367,7 +368,6 @@ export function HeatMap(props: MapProps) {
         <Axes
           width={wide}
           height={tall}
-          gutter={GUTTER}
           view={viewport.value}
           rowLabel={props.rowLabel}
           columnLabel={props.columnLabel}
@@ -409,12 +409,8 @@ export function HeatMap(props: MapProps) {
   );
 }
 
-function Reading({
-  hover,
-  pinned,
-  drawn,
-  words,
-}: Pick<Required<MapProps>, "hover" | "pinned" | "drawn" | "words">) {
+function Reading(props: Pick<Required<MapProps>, "hover" | "pinned" | "drawn" | "words">) {
+  const { hover, pinned, drawn, words } = props;
   const point = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
   return (
     <p class="ch-reading" role="status">
@@ -445,16 +441,20 @@ interface Picture {
   colours: string;
 }
 
-function picture(tile: Tile): Picture {
-  const image = document.createElement("canvas");
-  [image.height, image.width] = [Math.max(1, tile.cells[0]), Math.max(1, tile.cells[1])];
-  return { tile, image, colours: "" };
+function colour({ tile, image }: Picture, top: number, look: Look) {
+  paintCells(image, tile.cells, (pixels) => paintTile(pixels, tile, top, look));
 }
 
-function colour({ tile, image }: Picture, top: number, look: Look) {
-  const context = image.getContext("2d")!;
-  const pixels = context.createImageData(image.width, image.height);
-  paintTile(new Uint32Array(pixels.data.buffer), tile, top, look);
+/** Give a canvas a pixel for each cell. */
+export function paintCells(
+  canvas: HTMLCanvasElement,
+  [rows, columns]: readonly [number, number],
+  paint: (pixels: Uint32Array) => void,
+) {
+  [canvas.height, canvas.width] = [Math.max(1, rows), Math.max(1, columns)];
+  const context = canvas.getContext("2d")!;
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  paint(new Uint32Array(pixels.data.buffer));
   context.putImageData(pixels, 0, 0);
 }
 
@@ -493,7 +493,6 @@ export function paintValues(
 interface AxesProps {
   width: number;
   height: number;
-  gutter: number;
   rows: number;
   columns: number;
   view: Viewport;
@@ -503,32 +502,17 @@ interface AxesProps {
 }
 
 /** Tokens beside the map where there is room for them, else their numbers. */
-export function Axes({
-  width,
-  height,
-  gutter,
-  rows,
-  columns,
-  view,
-  rowLabel,
-  columnLabel,
-  marks,
-}: AxesProps) {
+function Axes(props: AxesProps) {
+  const { width, height, rows, columns, view, rowLabel, columnLabel, marks } = props;
   const down = height / view.rows;
   const right = width / view.columns;
   return (
-    <svg
-      class="ch-axes"
-      xmlns="http://www.w3.org/2000/svg"
-      width={width + gutter}
-      height={height + gutter}
-      aria-hidden="true"
-    >
+    <svg class="ch-axes" width={width + GUTTER} height={height + GUTTER} aria-hidden="true">
       {places(view.row, view.rows, rows, down).map((row) => (
         <text
           key={`r${row}`}
-          x={gutter - 7}
-          y={gutter + (row - view.row + 0.5) * down}
+          x={GUTTER - 7}
+          y={GUTTER + (row - view.row + 0.5) * down}
           text-anchor="end"
           dominant-baseline="central"
         >
@@ -540,7 +524,7 @@ export function Axes({
           key={`c${column}`}
           text-anchor="start"
           dominant-baseline="central"
-          transform={`translate(${gutter + (column - view.column + 0.5) * right} ${gutter - 7}) rotate(-90)`}
+          transform={`translate(${GUTTER + (column - view.column + 0.5) * right} ${GUTTER - 7}) rotate(-90)`}
         >
           {right >= ROOM_FOR_TEXT ? columnLabel(column) : String(column)}
         </text>
@@ -549,8 +533,8 @@ export function Axes({
         <rect
           key={`m${row}`}
           class="ch-mark"
-          x={gutter - 4}
-          y={gutter + (row - view.row) * down}
+          x={GUTTER - 4}
+          y={GUTTER + (row - view.row) * down}
           width="3"
           height={Math.max(2, down)}
         />
@@ -559,8 +543,8 @@ export function Axes({
         <rect
           key={`n${column}`}
           class="ch-mark"
-          x={gutter + (column - view.column) * right}
-          y={gutter - 4}
+          x={GUTTER + (column - view.column) * right}
+          y={GUTTER - 4}
           width={Math.max(2, right)}
           height="3"
         />
@@ -574,7 +558,7 @@ function seen(marks: number[], first: number, count: number): number[] {
 }
 
 /** Which tokens get a label: every one, or at round numbers. */
-function places(first: number, count: number, length: number, size: number): number[] {
+export function places(first: number, count: number, length: number, size: number): number[] {
   let step = 1;
   while (step * size < (size >= ROOM_FOR_TEXT ? 1 : 34)) {
     const lead = Number(String(step)[0]);

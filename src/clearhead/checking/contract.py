@@ -174,7 +174,10 @@ class Contract:
             )
 
     def _check_rope(self) -> None:
-        """Raise ArgumentError unless rope is None or a mapping with no keys except base and a known layout."""
+        """Raise ArgumentError unless rope is None or a mapping of base and a known layout at most.
+
+        Base is unchecked.
+        """
         if self.rope is None:
             return
         known = isinstance(self.rope, Mapping) and set(self.rope) <= {"base", "layout"}

@@ -173,10 +173,10 @@ def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
 
 
 def _summed(case: Trial) -> Tensor | None:
-    """Return bool (query_len, kv_len).
+    """Return the keys whose weighted values come nearest to each context, as bool (query_len, kv_len).
 
-    The keys whose weighted values come nearest to each context, more of them if equal. None if these do not sum to it
-    up to 1e-4 of the largest number, for more than `MOST_KEYS` keys, or if the heads of the output are not merged.
+    Of equally near ones the most keys. None if these do not sum to it up to 1e-4 of the largest number, for more than
+    `MOST_KEYS` keys, or if the heads of the output are not merged.
     """
     at = case.setting
     if at.kv_len > MOST_KEYS or case.target.ndim != 3:
