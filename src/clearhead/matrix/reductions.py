@@ -186,9 +186,9 @@ class OnKeys(Reduction):
         shape = (*problem.query.shape[:3], len(keys))
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
         self.sizes = [each.shape[3] for each in keys]
-        leading = [max(sizes) for sizes in zip(*(each.shape[:2] for each in keys), strict=True)]
-        every = torch.cat([each.expand(*leading, -1, -1) for each in keys], dim=3)
-        self.keys = every.expand(*problem.query.shape[:2], -1, -1)
+        heads = max(each.shape[1] for each in keys)
+        every = torch.cat([each.expand(problem.batch, heads, -1, -1) for each in keys], dim=3)
+        self.keys = every.expand(-1, problem.num_heads, -1, -1)
 
     def update(self, chunk: Chunk) -> None:
         """Add the weight of a chunk's queries on their keys to the result."""
