@@ -127,8 +127,8 @@ def read_call(
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     # Learned queries may be one sample for all.
-    batch = torch.broadcast_shapes(query.shape[:1], key.shape[:1])
-    query, key, value = (each.expand(*batch, -1, -1, -1) for each in (query, key, value))
+    batch = max(query.shape[0], key.shape[0])
+    query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
     lengths = query.shape[2], key.shape[2]
     mask, bias, sinks = None, options.get("position_bias"), options.get("s_aux")
     of_queries = None if convention == "sdpa" else options.get("sinks")
