@@ -25,7 +25,7 @@ class Finding:
     """One mistake: its name, what it does, the measurement, and the line that is likely wrong.
 
     `place` is file and line of the operation that it is about, None if unknown; `read` is the lesson to read again, ""
-    outside of lessons; `also` are other codes that fit the measurement.
+    outside of lessons.
 
     Example:
         >>> def unscaled(query, key, value):
@@ -38,7 +38,6 @@ class Finding:
     sentence: str
     measured: str = ""
     likely: str = ""
-    also: tuple[str, ...] = ()
     follows_from: str | None = None
     place: tuple[str, int] | None = None
     read: str = ""
@@ -254,7 +253,7 @@ def _lines(finding: Finding) -> list[str]:
     sentence = finding.sentence
     if finding.follows_from:
         sentence += f" (follows from {finding.follows_from})"
-    head = f"{mark} {' or '.join((finding.code, *finding.also))}   {sentence}"
+    head = f"{mark} {finding.code}   {sentence}"
     lines = _wrapped(head, "", " " * 4)
     rows = [("measured", finding.measured), ("likely", finding.likely)]
     if finding.read and finding.place is not None:

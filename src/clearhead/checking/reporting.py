@@ -4,7 +4,6 @@ import inspect
 import linecache
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from clearhead.checking import words
@@ -125,7 +124,10 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
 
 
 def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
-    """Return each mistake once, causes before what follows from them, with the place of its operation if known."""
+    """Return each mistake once, causes before what follows from them, with the place of its operation if known.
+
+    What follows from another mistake has no likely cause.
+    """
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}
     for each in judged:
@@ -134,33 +136,14 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
             continue
         follows = causes.get(code) or causes.get(rule.topic)
         at, _ = attempt(place_of, evidence, rule.topic, code)
-        found[code] = replace(_finding(code, verdict, follows), place=at)
+        sentence = words.sentence(code, verdict.way, verdict.values)
+        likely = "" if follows else words.likely(code, verdict.way, verdict.values)
+        measured = "" if verdict.measured is None else words.filled("measured", *verdict.measured)
+        found[code] = Finding(code, sentence, measured, likely, follows, at)
         if follows is None:
             for key in rule.explains.split():
                 causes.setdefault(key, code)
     return sorted(found.values(), key=lambda each: each.follows_from is not None)
-
-
-def _finding(code: str, found: Found, follows: str | None) -> Finding:
-    """Return a mistake as a finding in words, without a place.
-
-    Other codes that were measured the same are named in the sentence. No likely cause if it follows from another code.
-    """
-    sentence = words.sentence(code, found.way, found.values)
-    others = [words.sentence(*each) for each in found.also if each[1]]
-    others = [each for each in dict.fromkeys(others) if each != sentence]
-    if others:
-        sentence += f"; or {'; or '.join(others)}: what was measured is the same"
-    also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
-    measured = "" if found.measured is None else words.filled("measured", *found.measured)
-    return Finding(
-        code,
-        sentence,
-        measured,
-        "" if follows else words.likely(code, found.way, found.values),
-        also,
-        follows,
-    )
 
 
 def _asked(each: Judged) -> Iterator[tuple[str, str, str]]:

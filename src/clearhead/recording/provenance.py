@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clearhead.recording.callee import Callee
 from clearhead.recording.capture import Capture, operand_places
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import MOVES
@@ -46,28 +45,29 @@ class Dependency:
 
 
 def measure(
-    subject: Callee,
+    call: Callable[..., Tensor],
     given: Callable[[Tensor], tuple[Tensor, ...]],
     x: Tensor,
     generator: torch.Generator,
     observed: Sequence[ObservedAttention] = (),
+    *,
+    swapped: bool = False,
 ) -> Dependency:
-    """Change the tokens of the last sample one at a time, call the subject, and return which outputs change.
+    """Change the tokens of the last sample one at a time, call a function, and return which outputs change.
 
-    Each token is changed twice, on x and on 0.2 · x, by noise, or by swapped neighbouring numbers if a part is a
-    GroupNorm and dim is even. Calls run without gradient; neither x nor the subject is changed. An error of the subject
-    is raised.
+    Each token is changed twice, on x and on 0.2 · x, by noise, or by swapped neighbouring numbers. Calls run without
+    gradient, and x is not changed. An error of the function is raised.
 
     Args:
-        subject: the callable; an output with one axis less than x is taken as a batch of one.
-        given: returns the inputs of a call from x; floating ones are cast to the subject's dtype.
+        call: the function; an output with one axis less than x is taken as a batch of one.
+        given: returns the inputs of a call from x.
         x: (batch, tokens, dim), with two samples or more to detect that samples are mixed.
         generator: of the noise; its state advances.
         observed: the attentions whose operands are captured in the calls on x.
+        swapped: whether neighbouring numbers are swapped, for an even dim: a norm over tokens does not feel that.
     """
     nodes = {node for each in observed for node in (each.layout.scores, each.layout.context)}
     places = operand_places(tuple(nodes))
-    grouped = any(isinstance(part, nn.GroupNorm) for part in subject.parts())
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
     def run(x: Tensor, capture: Capture | None) -> Tensor:
@@ -75,11 +75,9 @@ def measure(
 
         `capture`, if any, stores operands meanwhile.
         """
-        tensors = [
-            each.to(subject.dtype) if each.is_floating_point() else each for each in given(x)
-        ]
+        tensors = given(x)
         with torch.no_grad(), capture or nullcontext():
-            output = subject.bare(*tensors)
+            output = call(*tensors)
         return output.detach() if output.ndim == x.ndim else output.detach()[None]
 
     operands: list[Operands] = []
@@ -99,8 +97,7 @@ def measure(
             moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
         for token in range(x.shape[1]):
             changed = scaled.clone()
-            if grouped and not x.shape[-1] % 2:
-                # A norm over tokens does not feel neighbours that change places.
+            if swapped and not x.shape[-1] % 2:
                 changed[-1, token] = changed[-1, token].unflatten(-1, (-1, 2)).flip(-1).flatten()
             else:
                 noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)

@@ -12,11 +12,10 @@ from torch import Tensor
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
 from clearhead.checking.evidence.cases import called, converted
-from clearhead.checking.evidence.feeding import call_error, shapes_of
+from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.subject.refusals import named_tensors, raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 from clearhead.recording.attempt import attempt
@@ -68,14 +67,6 @@ class Evidence(ABC):
     def call_error(self, error: Exception) -> ModelError:
         """Return the error for a subject that accepts none of the inputs."""
         return call_error(self.given, self.settled.inputs, error)
-
-    def plain_error(self, error: Exception) -> ModelError:
-        """Return the error for a part of an attention: with the line that raised, and no sizes to declare."""
-        return ModelError(
-            "check.call",
-            f"{self.given.name} raised {raised(error)}"
-            f"{named_tensors(error)}\nwith\n{shapes_of(self.settled.inputs)}",
-        )
 
     @property
     def subject(self) -> Subject:
@@ -156,7 +147,7 @@ class Evidence(ABC):
     @cached_property
     def lines(self) -> Lines:
         """The lines and operations of the first call."""
-        return lines_of(self.subject, self.inputs)
+        return lines_of(self.subject.spare().bare, converted(self.inputs, self.subject.dtype))
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
 from clearhead.checking.evidence.grouping import Group
 from clearhead.recording.observed import ObservedAttention, blocks_of
@@ -119,25 +118,6 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
     """Return the operation that made query (0), key (1) or value (2); None if not exactly one."""
     index = _root(each, which)
     return None if index is None else recorded.nodes[index - 1]
-
-
-def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
-    """Return True if the query comes from a query projection, False if from that of the key; None if that is not known.
-
-    It is known by the parameters' names, or, for one projection of both, by which columns come first.
-    """
-    query, key = (root_node(recorded, each, which) for which in (0, 1))
-    if query is None or key is None or query.kind != "linear" or key.kind != "linear":
-        return None
-    if query is not key:
-        named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
-        roles = role(named[0]), role(named[1])
-        return roles == ("q", "k") if set(roles) == {"q", "k"} else None
-    tags = [side_tags(each, which) for which in (0, 1)]
-    one, other = (
-        ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
-    )
-    return bool(one < other)
 
 
 class Consumer(NamedTuple):

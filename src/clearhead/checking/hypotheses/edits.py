@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN, TOKENS
-from clearhead.checking.hypotheses.mask_edits import ALIGNMENT, GIVEN, HIDING, MASKS, SOFTMAX
+from clearhead.checking.hypotheses.mask_edits import GIVEN, HIDING, MASKS, SOFTMAX
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_group
 from clearhead.checking.hypotheses.score_edits import ORDER, SCALES
@@ -71,7 +71,6 @@ def edits(
         *GROUPS,
         *([*HEADS, *MERGES, *TAKEN, *TOKENS] if whole else ()),
         *ROPE,
-        *ALIGNMENT,
         *(GIVEN if given else ()),
         *numbers,
     ]

@@ -65,11 +65,6 @@ def capped(contract: Contract) -> bool:
     return contract.softcap is not None
 
 
-def sunk(contract: Contract) -> bool:
-    """Return True if sinks are declared."""
-    return contract.sinks is not None
-
-
 def rotary(contract: Contract) -> bool:
     """Return True if a rotation is declared."""
     return contract.rope is not None

@@ -103,8 +103,7 @@ def repetition(e: Evidence) -> Claim | Verdict:
     if drawn and e.contract.dropout:
         return Claim("repetition", "dropout.in-eval", Found("declared", {}, measured))
     if drawn and has_dropout(e.subject):
-        also = (("law.again", "drawn", {}),)
-        return Claim("repetition", "dropout.in-eval", Found("undeclared", {}, measured, also))
+        return Claim("repetition", "dropout.in-eval", Found("undeclared", {}, measured))
     if drawn:
         return Claim("repetition", "law.again", Found("drawn", {}, measured))
     if e.contract.dropout == 0 and e.training.varies:

@@ -108,12 +108,14 @@ def _read(
     """
     forms = [weigh(each) for each in attentions]
     form = forms[0]
-    # Numbers that sum to one are shares, whatever they were made by.
+    weights = torch.cat([place(each.weights) for each in attentions], 1)
+    # Numbers that sum to one are shares, whatever they were made by; no softmax makes numbers below 0.
     shares = form.axis is None and form.sums and form.normaliser not in ACTIVATIONS
+    axis = None if bool((weights < 0).any()) and not form.after else "keys" if shares else form.axis
     return ReadStages(
-        torch.cat([place(each.weights) for each in attentions], 1),
+        weights,
         torch.cat([place(each.visible) for each in forms], 1),
-        "keys" if shares else form.axis,
+        axis,
         form.scale if all(each.scale == form.scale for each in forms) else None,
         form,
         attentions[0].has_sink,
@@ -294,7 +296,7 @@ def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> StageEdit | None:
     """
     for edit in (RIGHT_MASK, *MASKS):
         if edit.needs(at.contract):
-            other = edit.applied(RIGHT).seen(at) ^ seen
+            other = edit.applied(RIGHT).visible(at) ^ seen
             if not (other & visible).any():
                 return edit
     return None

@@ -135,7 +135,7 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
     first = next(iter(report.findings), None)
     why = "; ".join(report.unverified)
     if first is not None:
-        why = f"{first.code}: {first.sentence.partition('; or ')[0]}"
+        why = f"{first.code}: {first.sentence}"
     elif not why and (made.unasked or made.undeclared):
         asked = f"as far as asked: {', '.join(made.unasked)}" if made.unasked else ""
         why = "; ".join(filter(None, (asked, *made.undeclared)))
@@ -325,7 +325,7 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
             reason = reasons[topic]
         elif (topic in DEFINED or each.code == "law.scores") and "softmax" in reasons:
             reason = reasons["softmax"]
-        elif each.code == "differs" and not each.also:
+        elif each.code == "differs":
             reason = "no-mistake"
         else:
             continue
