@@ -53,6 +53,12 @@ def _tiled(x: Tensor, at: Setting) -> Tensor:
     return x.repeat(1, at.num_heads // x.shape[1], 1, 1)
 
 
+def _other_columns(x: Tensor, at: Setting) -> Tensor:
+    """Return (batch, heads, len, dim) whose heads are every num_heads-th column instead of adjacent ones."""
+    flat = x.transpose(1, 2).flatten(2)
+    return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
+
+
 def _heads_as_tokens(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
@@ -98,6 +104,7 @@ HEADS = [
         "merge": _view_merge,
         "end": lambda x, at: x.reshape(at.batch, at.query_len, at.num_heads, -1).transpose(1, 2),
     }),
+    StageEdit("law.pairs", "columns", _of(_other_columns, 2)),
 ]  # fmt: skip
 
 TOKENS = [

@@ -212,11 +212,11 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
         yield broken(first, "output.non-finite", "infinity")
     elif stages.axis in ("keys", None):
         yield from _mask(stages, first, e)
-    after = () if stages.form is None else stages.form.after
+    after = () if stages.form is None or stages.axis != "keys" else stages.form.after
     known = bool(after) and all(change.kind != "unknown" for change in after)
     total = stages.weights.sum(-1)
     one = bool(((total - 1).abs() <= SUMS)[total.isfinite() & (total != 0)].all())
-    if known and stages.axis == "keys" and not (one or stages.has_sink or stages.divided):
+    if known and not (one or stages.has_sink or stages.divided):
         yield Claim("product", "law.value", Found("sums", {}, sums))
     for change in after:
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
