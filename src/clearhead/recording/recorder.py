@@ -98,12 +98,10 @@ class ScoreStep:
 
 
 class Drop(NamedTuple):
-    """A random operation on numbers of `nodes`: whole copies of the tensor `before` and `after` it."""
+    """A random operation on numbers of `nodes`, and its number in the call."""
 
     place: int
     nodes: frozenset[int]
-    before: Tensor
-    after: Tensor
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -144,12 +142,11 @@ class Recorder(Operations):
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, record it and return its result; if its tags cannot be followed, new ones start."""
-        before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
         output = func(*args, **kwargs)
         leaves = (each for each in tree_leaves(output) if isinstance(each, Tensor))
         outputs = [each for each in leaves if each.layout is torch.strided]
         self._kept += outputs
-        _, error = attempt(self._follow, name, func, args, kwargs, outputs, before)
+        _, error = attempt(self._follow, name, func, args, kwargs, outputs)
         if error is not None:
             # An operation that cannot be followed starts new tags.
             for each in outputs:
@@ -163,7 +160,6 @@ class Recorder(Operations):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         outputs: list[Tensor],
-        before: Tensor | None,
     ) -> None:
         """Write an output's tags into its shadow, made from those of the inputs; add nodes, steps and drops."""
         if not outputs:
@@ -199,8 +195,7 @@ class Recorder(Operations):
         found = self._moved(name, func, args, kwargs, output)
         if chance:
             nodes = frozenset(int(n) for _, tags in tagged for n in tags.node.unique() if n > 0)
-            source = (tagged[0][0] if before is None else before).detach().clone()
-            self.drops.append(Drop(self.count, nodes, source, output.detach().clone()))
+            self.drops.append(Drop(self.count, nodes))
         if found is None:
             summed = name in ("sum", "mean") and any(self._of_product(tags) for _, tags in tagged)
             kind, sides = "summed" if summed else "other", [each for each, _ in tagged]
