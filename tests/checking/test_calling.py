@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import clearhead as ch
-from clearhead.checking.subject.calling import call, hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.calling import call, may_hide_by_itself, unfilled_mask
 
 
 class Sides(nn.Module):
@@ -267,7 +267,7 @@ def test_what_shows_no_parameters_is_called_with_the_tokens():
     assert output.equal(given.relu())
     assert beside is None
     assert unfilled_mask(Hidden(), "x") is None
-    assert not hidden_by_itself(Hidden())
+    assert not may_hide_by_itself(Hidden())
 
 
 class OfImages(nn.Module):

@@ -147,8 +147,8 @@ def captured(model: nn.Module, inputs: Any) -> Iterator[tuple[str, Captured]]:
 def _of_tokens(module: nn.Module, arguments: dict[str, Any]) -> Captured | None:
     """Return a module with the arguments of a call, if it was called with vectors of tokens; None otherwise.
 
-    Three tensors of four axes are query, key and value; one or two of three axes are x and a context; a mask of x's
-    tokens is replaced too.
+    The first three tensors of four axes are query, key and value; else the first two of three axes are x and a context.
+    A tensor with several names counts once. Without a context, a mask of x's tokens is replaced too.
     """
     tensors = {name: each for name, each in arguments.items() if isinstance(each, Tensor)}
     vectors = [n for n, each in tensors.items() if each.is_floating_point() and each.ndim in (3, 4)]

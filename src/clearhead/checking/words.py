@@ -33,12 +33,12 @@ def _of_mistake(code: str, way: str) -> tuple[str, str]:
 
 
 def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """Return the sentence of a mistake: what the code does."""
+    """Return the sentence of a mistake: what the code does. Raises KeyError for an unknown code, or without a value."""
     return _of_mistake(code, way)[0].format(**values)
 
 
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """Return the fix of a mistake: the line to write."""
+    """Return the fix of a mistake: the line to write. Raises KeyError for an unknown code, or without a value."""
     return _of_mistake(code, way)[1].format(**values)
 
 

@@ -149,7 +149,7 @@ def steps_of_code(
     import torch
 
     import clearhead as ch
-    from clearhead.checking.subject.refusals import raised
+    from clearhead.checking.subject.refusals import raised_with_line
 
     inputs, options = _sentences(text, context, seed)
     declared = {"causal": True if causal else None, "num_heads": heads if heads > 1 else None}
@@ -164,7 +164,7 @@ def steps_of_code(
             errors.append(error)
     shapes = " and ".join(str(list(each.shape)) for each in inputs)
     raise ModelError(
-        "trace.call", f"{place} was called with {shapes} and raised {raised(errors[0])}"
+        "trace.call", f"{place} was called with {shapes} and raised {raised_with_line(errors[0])}"
     ) from errors[0]
 
 

@@ -130,6 +130,8 @@ def hidden_cells(
 def _entered(start: Tensor, stop: Tensor, row_of: Tensor, column_of: Tensor) -> Tensor:
     """Return the cells, bool, (rows, columns), that contain a visible pair.
 
+    Rows and columns ascend, as from `bins`, and there is at least one of each: the last gives their number.
+
     Args:
         start: (query_len, pieces), the first key of each run of a query.
         stop: the key after the last.

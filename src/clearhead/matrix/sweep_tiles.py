@@ -30,17 +30,19 @@ class SweepTile(NamedTuple):
 
 
 def sweep_tiles(
-    problem: Problem, spans: Spans | None, sample: int, queries: int, tiles: int
+    problem: Problem, spans: Spans | None, sample: int, queries: int, most_weights: int
 ) -> Iterator[SweepTile]:
-    """Yield the tiles of a sample, with at most `queries` queries each, in order.
+    """Yield the tiles of a sample, in order, with at most `queries` queries each, except for repeating tiles.
+
+    Where the mask repeats and `most_weights` > 0, the tiles are those of `repeated`, several in one item.
 
     Args:
         problem: the problem.
-        spans: those of its mask, on the CPU; None without.
-        sample: the sample.
-        queries: the number of queries of a part.
-        tiles: the number of weights of a part where the mask repeats, for one of the heads; 0 if
-            tiles are not to be put together.
+        spans: the spans of its mask, on the CPU; None without a mask.
+        sample: the index of the sample.
+        queries: the most queries of a tile that does not repeat.
+        most_weights: the most weights of one head in an item of repeating tiles, which has at least one tile; 0 for
+            none of them.
     """
     if spans is not None:
         row = slice(sample, sample + 1) if spans.start.shape[0] > 1 else slice(0, 1)
@@ -51,7 +53,7 @@ def sweep_tiles(
         return (_part(problem, spans, sample, some) for some in portions(last, queries, first))
 
     alike = None
-    if tiles and spans is not None and spans.pieces == 1:
+    if most_weights and spans is not None and spans.pieces == 1:
         alike = repeated(spans.start[0, :, 0], spans.stop[0, :, 0])
     if alike is None:
         yield from parts(0, problem.query_len)
@@ -59,7 +61,7 @@ def sweep_tiles(
     tile = _part(problem, spans, sample, alike.queries)
     first, step = tile.queries.start, length(tile.queries)
     yield from parts(0, first)
-    for some in portions(alike.tiles, max(1, tiles // (step * length(tile.keys)))):
+    for some in portions(alike.tiles, max(1, most_weights // (step * length(tile.keys)))):
         moved = some.start * step
         here, there = (slice(run.start + moved, run.stop + moved) for run in tile[:2])
         yield tile._replace(queries=here, keys=there, tiles=length(some))

@@ -59,8 +59,8 @@ class ScoreLayout:
     def operands(self, taken: Mapping[int, Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value, each (blocks, len, dim), from operands by the number of their product.
 
-        The operands may be of another call with the same shapes. Raises IndexError or RuntimeError if the shapes
-        differ, KeyError without the products. Heads of key and value are repeated for a grouped fused kernel.
+        The operands may be of another call with the same shapes. Raises IndexError or RuntimeError if the shapes do not
+        fit, KeyError without the products. Heads of key and value are repeated for a grouped fused kernel.
         """
         if self.scores is self.context:
             query, key, value = (blocks_of(each) for each in taken[self.scores.place][:3])
@@ -276,8 +276,8 @@ def _gains(
 ) -> tuple[float, float] | None:
     """Return the factors by which query and key were multiplied before the scores; None if one is not a single number.
 
-    Such is one that is learned, that differs within the operand, or whose operand is a constant. The factor is 1.0
-    where all rows have that length, since it is then the length of a norm.
+    It is none if it is learned, if it differs within the operand, or if the operand does not depend on the input. The
+    factor is 1.0 where the length of all rows is its absolute value, since it is then the length of a norm.
     """
     found = []
     for side, rows in zip(sides, (query, key), strict=True):

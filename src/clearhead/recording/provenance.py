@@ -204,9 +204,10 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
 
 
 def _by_columns(felt: Tensor) -> bool:
-    """Return True if token i changes column i and no other, in every row that changes; False if none changes.
+    """Return True if token i changes column i and no other, in every row of every block that changes.
 
-    `felt`: bool (tokens, blocks, rows, columns), where a token changes an operand.
+    False if none changes or there are not as many columns as tokens. `felt`: bool (tokens, blocks, rows, columns),
+    where a token changes an operand.
     """
     mine = felt[:, felt.any(0).any(-1).any(-1)]
     own = torch.eye(len(felt), dtype=torch.bool)[:, None, None]

@@ -105,12 +105,12 @@ class Drop(NamedTuple):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return the address of a tensor's storage; views of one storage have the same one."""
+    """Return the address of a tensor's storage: one for all its views, 0 for an empty storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 class Recorder(Operations):
-    """Record a call in `nodes`, `steps`, `drops`; `inputs` are what it depends on, `parameters` names by storage."""
+    """Record a call in `nodes`, `steps`, `drops`; floating `inputs` start tags, `parameters` are names by storage."""
 
     def __init__(
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
@@ -141,7 +141,7 @@ class Recorder(Operations):
         return shadow.each(lambda channel: channel.as_strided(*place))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation, record it and return its result; if its tags cannot be followed, new ones start."""
+        """Run an operation, record it, keep its outputs alive, return its result; unknown tags start anew."""
         output = func(*args, **kwargs)
         leaves = (each for each in tree_leaves(output) if isinstance(each, Tensor))
         outputs = [each for each in leaves if each.layout is torch.strided]
@@ -161,7 +161,7 @@ class Recorder(Operations):
         kwargs: dict[str, Any],
         outputs: list[Tensor],
     ) -> None:
-        """Write an output's tags into its shadow, made from those of the inputs; add nodes, steps and drops."""
+        """Tag outputs by the inputs, and add nodes, steps and drops."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -218,7 +218,7 @@ class Recorder(Operations):
             self.steps.append(ScoreStep(name, self.count, value, kept, *ends, dim=dim, other=other))
 
     def _whole(self, part: Tensor) -> tuple[Tensor, Tags]:
-        """Return copies of all numbers in the storage of a tensor, flat, and of their tags."""
+        """Return copies of all numbers in the storage of a tagged tensor, flat, and of their tags."""
         whole = part.detach().new_empty(0).set_(part.untyped_storage()).clone()
         return whole, self._shadow[storage_of(part)].each(torch.clone)
 
@@ -229,7 +229,7 @@ class Recorder(Operations):
     def _other(
         self, args: tuple[Any, ...], others: list[Tensor], sides: list[Tensor], chance: bool
     ) -> str:
-        """Return the kind of a step's other operand, as in `ScoreStep.other`; "" if there is none."""
+        """Return `ScoreStep.other` for a step: "random" if `chance`, else by `others` and `args`; "" without."""
         if chance:
             return "random"
         if any(any(each is side for side in sides) for each in others):
@@ -243,7 +243,7 @@ class Recorder(Operations):
     def _moved(
         self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> Tags | None:
-        """Return the output's tags without writing them; None if its numbers are new, as those of a sum or a sort."""
+        """Return the output's tags, unwritten; None if its numbers are new, as of a sum, or shapes do not fit."""
         nothing = Tags(*(torch.zeros(output.shape, dtype=dtype) for dtype in CHANNELS))
         if name in ("copy_", "fill_", "zero_"):
             source = self.tags(args[1]) if isinstance(args[-1], Tensor) else None
@@ -283,7 +283,7 @@ class Recorder(Operations):
         return total.each(lambda channel: channel.expand(output.shape))
 
     def _either(self, one: Tags, other: Tags) -> Tags:
-        """Return the tags of a number made of two: the product's if one is of a product, MIXED where equals differ."""
+        """Return the tags of the higher rank (product > other > none); of equals MIXED where they differ."""
         one_rank, other_rank = self._ranks[one.node + 1], self._ranks[other.node + 1]
         first = one_rank > other_rank
         second = other_rank > one_rank
@@ -300,7 +300,7 @@ class Recorder(Operations):
         )
 
     def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
-        """Return the tags, gains times the factor of a mul, div or neg by a number per row; NaN if learned."""
+        """Return tags, gains times the factor of neg, or mul or div by a constant number a row; NaN if learned."""
         if name in ("neg", "neg_"):
             return tags._replace(gain=-tags.gain)
         if name not in SCALINGS or len(args) < 2:
@@ -316,7 +316,7 @@ class Recorder(Operations):
     def _multiply(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> None:
-        """Add a node: fused, linear if one side has no tags, else product; for addmm and baddbmm also a step."""
+        """Add a node: fused; linear if a side has no tags; else product, and a step for addmm and baddbmm."""
         if name.startswith(FUSED):
             names = ("dropout_p", "is_causal")
             options = dict(zip(names, args[3:], strict=False)) | kwargs
@@ -374,7 +374,7 @@ class Recorder(Operations):
         return node
 
     def _write(self, output: Tensor, tags: Tags) -> None:
-        """Write tags into the shadow of an output's storage, made if there is none; complex ones become MIXED."""
+        """Write tags into the shadow of an output's storage, made if there is none; complex elements: MIXED."""
         parts = 1 + output.is_complex()
         place = storage_of(output)
         if place not in self._shadow:

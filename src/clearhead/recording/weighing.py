@@ -71,8 +71,8 @@ ACTIVATIONS = frozenset(
 def weigh(observed: ObservedAttention) -> Weighing:
     """Return what the stages of one attention do to its scores.
 
-    A softmax is a recorded one, or an exp whose result is divided by its sums later; otherwise `axis` is None, and the
-    first activation or unknown change is the `normaliser`.
+    A softmax is a recorded one, or an exp whose result is divided by its sums later. Otherwise `axis` is None, and the
+    `normaliser` is the first exp; without one, the first activation or unknown change.
     """
     found = observed.stages
     start = next((i for i, each in enumerate(found) if each.axis is not None), None)
@@ -112,7 +112,7 @@ def weigh(observed: ObservedAttention) -> Weighing:
 def _is_normaliser(found: Sequence[Stage], index: int) -> bool:
     """Return True if a stage may replace a softmax.
 
-    It is an activation, or its change from the stage before is "unknown".
+    It is an activation, or, unless it is the first stage, its change from the stage before is "unknown".
     """
     if found[index].name.rstrip("_") in ACTIVATIONS:
         return True
@@ -123,8 +123,8 @@ def _is_normaliser(found: Sequence[Stage], index: int) -> bool:
 def _normalised(found: Sequence[Stage], start: int) -> tuple[str | None, int]:
     """Return the axis over which an exp at `start` is divided by its sum, and the index of the stage that does it.
 
-    "keys" or "queries" if the sums of a later stage are 1 or 0. ("keys", the last index) if the last stage divides each
-    row by a larger number, as with a sink. (None, start) otherwise.
+    "keys" or "queries" if the sums of a later stage are 1, or 1 and 0. ("keys", the last index) if the last stage
+    divides each row by a number of its own and no row sums to 1, as with a sink. (None, start) otherwise.
     """
     for index in range(start + 1, len(found)):
         values = found[index].values.nan_to_num(0.0)
@@ -166,8 +166,8 @@ def _change(before: Tensor, stage: Stage) -> Change:
     """Return what a stage does to the values before it, judged by the numbers.
 
     The first kind that fits is returned, "unknown" if none does. "cap", "dropout" and "add" go by name or operand.
-    Pairs lowered to −∞ or by 60 and more are "hide" if the others stay; the rest is judged where both values are
-    finite.
+    Pairs lowered to −∞ or by 60 and more are "hide" if the others stay; a pair raised to +∞ makes it a "fill". The rest
+    is judged where both values are finite, to 1e-5 of the largest.
     """
     after = stage.values
     if stage.name.startswith("tanh"):

@@ -16,10 +16,10 @@ MOST_FACTORS = 8
 
 
 def table(part: Tensor, labels: list[str], which: str) -> list[str]:
-    """Return the lines of a stage (rows, columns), one a row with its label.
+    """Return the lines of a stage (rows, columns), one a row with its label; rows beyond the labels are left out.
 
     Above 16 rows or 12 columns it is one line, with range and mean of the finite numbers. `which`, such as "head 1",
-    comes first; "" for nothing.
+    comes first, on a line of its own before a table; "" for nothing.
     """
     rows, columns = part.shape
     prefix = f"{which}: " if which else ""
@@ -66,7 +66,11 @@ def _factor(value: float) -> str:
 
 
 def _sum(left: list[float], right: list[float], got: float) -> str:
-    """Return a dot product as text, "a·b + … = total"; with the result of the code added if it differs."""
+    """Return a dot product as text, "a·b + … = got", `got` being the result of the code.
+
+    If the total differs from it by more than 1e-3 of the larger and 1e-4, "… = total; the code gave got". A total that
+    is not finite is not compared.
+    """
     total = sum(a * b for a, b in zip(left, right, strict=True))
     same = math.isclose(total, got, rel_tol=1e-3, abs_tol=1e-4) or not math.isfinite(total)
     words = f"{_products(left, right)} = {number(got if same else total)}"
@@ -101,13 +105,13 @@ def arithmetic(
     standard: bool,
     sink: float | None,
 ) -> Iterator[str]:
-    """Yield the arithmetic of one query, line by line.
+    """Yield the arithmetic of one query, line by line, for at most 16 keys and 8 numbers of the context.
 
     Args:
         parts: each stage for one sample and head, with two dimensions.
         query: its index.
         name: the label of the query.
-        words: the labels of the keys.
+        words: the labels of the keys; keys without one are only counted.
         formulas: of the stages that differ from the one before.
         standard: False if the code differs from the definition, so that each stage is printed as it is.
         sink: the sink of the head; None without one.
@@ -150,7 +154,10 @@ def arithmetic(
 def _as_computed(
     rows: Mapping[str, list[float]], label: Sequence[str], formulas: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the formulas of the stages that the code changes, then its numbers from scores to weights, by key."""
+    """Yield the formulas of the stages that the code changes, then its numbers from scores to weights, by key.
+
+    The last line has the sum of the dropped weights.
+    """
     names = [name for name in rows if name in formulas and name not in ("scores", "context")]
     yield "weights, as the code makes them"
     for name in names:

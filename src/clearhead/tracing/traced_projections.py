@@ -57,8 +57,8 @@ def of_layer(
 ) -> dict[str, TracedProjection]:
     """Return the linear maps of a layer by the name of their stage; {} if none can be shown.
 
-    Maps that are not plain, such as those of an adapter, are left out. So are those of keys and values if a cache
-    has some of the keys and values.
+    Maps that are not plain, such as those of an adapter, are left out, and those whose result is not the stage though
+    the layer has no parts. So are those of keys and values if a cache has some of the keys and values.
 
     Args:
         layer: the layer.
@@ -66,7 +66,7 @@ def of_layer(
         inputs: x, and source if there is one.
         context: (batch, num_heads, tokens, value_head_dim).
         output: (batch, tokens, output_dim).
-        is_cached: keys and values are those of a cache.
+        is_cached: True if keys and values are those of a cache.
     """
     x = inputs["x"]
     source = inputs.get("source", x)
@@ -108,15 +108,15 @@ def of_layer(
 
 
 def _batched(tensor: Tensor) -> Tensor:
-    """Return a tensor of three axes; (tokens, dim) gets a batch axis of 1, other tensors are returned unchanged."""
+    """Return a tensor of three axes unchanged, any other with a batch axis of 1 in front."""
     return tensor if tensor.ndim == 3 else tensor[None]
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
     """Return how each part of a layer changes the query, key or value; None if one does so in an unknown manner.
 
-    A rotation gives {"part", "layout", "turned"}, a norm {"part", "eps", "weight"}; parts that do not change it are
-    left out, so that () means unchanged.
+    A rotation gives {"part", "layout", "turned"}, a norm of one head {"part", "eps", "weight"}; any change of the value
+    is unknown. Parts that do not change it are left out, so that () means unchanged.
     """
     found: list[dict[str, Any]] = []
     for part in parts:

@@ -199,6 +199,7 @@ def _first_layer(
 
     `lengths` are those of queries and keys. Heads that a loop computes one by one are joined. An attention that returns
     the output comes first. None if none has the lengths of the inputs, or its blocks do not divide into the samples.
+    Operands of unusual shapes may raise any error.
     """
     texts = lengths, (samples * lengths[0], samples * lengths[1])
     everything = attentions(recorder)
@@ -271,8 +272,8 @@ def _origins(recorder: Recorder, attention: ObservedAttention, heads: int) -> tu
 def _origin(recorder: Recorder, element: Tensor, index: Tensor, heads: int) -> Origin:
     """Return the origin of the rows of one side, from tag element and node of each number, both (blocks, tokens, dim).
 
-    Without node if the numbers are of several operations; without heads if the rows are not those of the tokens in
-    order.
+    Without a node if the numbers are not all of one operation; without heads if one of them stands for no single
+    element, or the rows are not those of the tokens in order.
     """
     first = int(index.flatten()[0]) if index.numel() else 0
     if first < 1 or bool((index != first).any()):
@@ -338,7 +339,10 @@ def _copied(code: Any) -> tuple[Any, dict[int, str], list[int]]:
 
 
 def _unread(recorder: Recorder, lines: Lines) -> str:
-    """Return the reason why no attention was found: no product of two inputs, or the line of the first such product."""
+    """Return in words why no attention was found: no product of two tensors that depend on the input was called.
+
+    Or, if one was, that no weights multiply a value, with the line of the first product if it is known.
+    """
     products = [node for node in recorder.nodes if node.kind in ("product", "fused")]
     if not products:
         return (

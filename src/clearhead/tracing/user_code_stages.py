@@ -95,7 +95,8 @@ class StagesOfCode:
     def _add_scores(self) -> None:
         """Append the scores and the stages up to the softmax.
 
-        One out of the definition's order is named "changed_scores".
+        A stage out of the definition's order, or not in the definition, is named "changed_scores", then
+        "changed_scores_2", ….
         """
         place = self._attention.layout.scores.place
         self._add("scores", self._attention.scores, "query · keyᵀ", place)
@@ -271,7 +272,11 @@ def dropout_factor(change: Change, before: Tensor) -> float:
 
 
 def _leading_axes(recording: Recording) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the names and the sizes of the axes before rows and columns: the inputs' own, and heads if several."""
+    """Return the names and the sizes of the axes before rows and columns.
+
+    The inputs' own if these are heads already: ("batch", "num_heads") or ("num_heads",). Else "batch" if the inputs
+    have it, unless all samples are one text, and "num_heads" if there are several.
+    """
     first, batch, heads = recording.floats[0], recording.batch, recording.heads
     if first.ndim == 4 and heads == 1:
         return ("batch", "num_heads"), tuple(first.shape[:2])
@@ -320,7 +325,10 @@ def _written(number: float) -> str:
 
 
 def _pairs(cells: Tensor | None) -> str:
-    """Return the number of changed pairs of a block as text, "for 6 of 16 pairs"; a range if blocks differ."""
+    """Return the number of changed pairs of a block as text, "for 6 of 16 pairs"; a range if blocks differ.
+
+    "for some pairs" if `cells` is None.
+    """
     if cells is None:
         return "for some pairs"
     counts = sorted(set(cells.flatten(1).sum(-1).tolist()))

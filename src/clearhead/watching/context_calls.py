@@ -38,9 +38,9 @@ class ContextCalls(Matrices[Contexts]):
     """The calls of one module, as contexts."""
 
     def add(self, call: Any, value: Tensor | None = None, **options: Any) -> Call:
-        """Append a call without query, keys and values, and return it.
+        """Append a call as `without_numbers` leaves it, and return it as stored; its context is set later.
 
-        `value` is ignored, and its context comes later. `options` are those of `Matrices.add`.
+        `value` is ignored. `options` are those of `Matrices.add`.
         """
         return super().add(without_numbers(call), **options)
 

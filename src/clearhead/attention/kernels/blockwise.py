@@ -74,7 +74,7 @@ def how(problem: Problem) -> str:
     """Return one line that describes how the kernel runs the problem; the mask is read for its tiles."""
     width = stages.upcast(problem.query[:0]).dtype.itemsize
     if _is_small(problem):
-        shapes, largest = [(problem.query_len, problem.kv_len)], _scores(problem)
+        shapes, largest = [(problem.query_len, problem.kv_len)], _score_count(problem)
     else:
         work = work_of(problem)
         shapes, largest = [tile.shape for tile in work.tiles], work.largest
@@ -176,10 +176,10 @@ def _is_small(problem: Problem) -> bool:
         return False
     given = problem.query, problem.key, problem.value
     wanted = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-    return 0 < _scores(problem) <= SMALL and not wanted
+    return 0 < _score_count(problem) <= SMALL and not wanted
 
 
-def _scores(problem: Problem) -> int:
+def _score_count(problem: Problem) -> int:
     """Return the number of scores of a problem."""
     return problem.batch * problem.num_heads * problem.query_len * problem.kv_len
 

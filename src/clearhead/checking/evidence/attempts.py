@@ -46,7 +46,7 @@ class Attempt:
 def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
     """Return the sizes of six calls, the most telling first: "main", "other", "rectangular", "value", "long", "one".
 
-    Declared heads, widths and the greatest length replace those of the plan; `head_dim` comes first.
+    Declared heads, widths and the greatest length replace those of the plan; `head_dim` replaces a declared one.
     """
     num_heads, num_kv_heads = contract.heads()
     head_dim = head_dim or contract.sizes.get("head_dim")
@@ -118,7 +118,7 @@ def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
 def heads_first(output: Tensor, heads: int, tokens: int) -> Tensor:
     """Return an output as (batch, heads, len, dim), if its heads are merged or on axis 2.
 
-    Any other is returned unchanged.
+    Any other is returned unchanged, and heads on axis 2 are not recognised if there are as many as tokens.
     """
     if output.ndim == 3 and output.shape[-1] % heads == 0:
         return output.unflatten(-1, (heads, -1)).transpose(1, 2)

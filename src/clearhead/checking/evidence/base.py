@@ -85,13 +85,13 @@ class Evidence(ABC):
 
     @cached_property
     def output(self) -> Tensor:
-        """The output of the first call."""
+        """The output of the first call, without a graph; the call must have worked."""
         assert self.settled.output is not None
         return self.settled.output.detach()
 
     @cached_property
     def repetition(self) -> float:
-        """The largest difference of equal calls, relative to the largest number."""
+        """The largest difference of equal calls, relative to the largest number; inf for other shapes or NaN."""
         return repeated(lambda: self.subject(*self.inputs))
 
     @cached_property

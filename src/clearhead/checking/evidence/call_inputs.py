@@ -90,7 +90,10 @@ def _every_second(tensor: Tensor) -> Tensor:
 
 
 def _overlapping(tensor: Tensor) -> Tensor:
-    """Return a view of the same shape whose rows overlap; the tensor itself below 3-D or if not floating-point."""
+    """Return the first numbers of a tensor in its shape, as a view in which each row begins one number later.
+
+    The tensor itself below 3-D or if not floating-point.
+    """
     if not tensor.is_floating_point() or tensor.ndim < 3:
         return tensor
     length, width = tensor.shape[-2:]

@@ -12,7 +12,7 @@ from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.cases import Broken, Case, broken, called, gap_of
 from clearhead.checking.evidence.feeding import Feed, feed
 from clearhead.checking.subject.copying import duplicate
-from clearhead.checking.subject.refusals import first_line, raised
+from clearhead.checking.subject.refusals import first_line, raised_with_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentTypeError, ModelError
 
@@ -108,7 +108,7 @@ class DecodingEvidence(Evidence):
             return Settled(subject, {"x": x}, output)
         raise ModelError(
             "check.call",
-            f"{subject.name}.full was called with x {list(x.shape)} and raised {raised(output)}",
+            f"{subject.name}.full was called with x {list(x.shape)} and raised {raised_with_line(output)}",
         ) from output
 
     @cached_property
@@ -250,9 +250,9 @@ def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
 
 
 def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j.
+    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j by more than 1e-9.
 
-    Tokens are changed in all samples, by noise of the generator.
+    Tokens are changed in all samples, by noise of the generator. A change to or from NaN is not seen.
     """
     still = run(x)
     moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)

@@ -112,7 +112,10 @@ def shortened(subject: Subject, main: Tensor, tokens: int) -> Tensor:
 
 
 def found(name: str, subject: Subject, contract: Contract) -> int | None:
-    """Return a size by its name: declared, in the arguments of the class, or in attributes; None if in none."""
+    """Return a size by its name, of `SIZE_NAMES`: declared, in the arguments of the class, or in attributes.
+
+    The first that is a positive whole number; None if none is.
+    """
     declared = contract.sizes.get(name)
     if declared is None and name in ("num_heads", "num_kv_heads"):
         declared = contract.heads()[name == "num_kv_heads"]
@@ -192,7 +195,10 @@ def longest(subject: Subject, contract: Contract) -> int | None:
 
 
 def kept_masks(module: nn.Module) -> dict[str, Tensor]:
-    """Return the masks of a module by name: buffers, plain attributes, and parameters with the name of a mask."""
+    """Return by name the tensors of a module for which `is_mask` is True.
+
+    They are buffers, plain attributes, and parameters with the name of a mask.
+    """
     named = list(module.named_buffers())
     named += [(name, each) for name, each in module.named_parameters() if KEPT_MASK.search(name)]
     named += plain_tensors(module)

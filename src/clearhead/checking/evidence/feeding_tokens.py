@@ -12,9 +12,9 @@ from clearhead._text import shown
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_masks
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
-from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.calling import may_hide_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded
-from clearhead.checking.subject.refusals import output_error, raised
+from clearhead.checking.subject.refusals import output_error, raised_with_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LONGEST
 from clearhead.errors import ModelError
@@ -70,7 +70,7 @@ class FedEvidence(Evidence):
         notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
         if not self.contract.causal:
             return Settled(subject, given, output, None, notes)
-        if hidden_by_itself(subject.run):
+        if may_hide_by_itself(subject.run):
             bare = replace(subject, hands_mask=False)
             if not self._sees_all(bare, given["x"]):
                 return Settled(bare, given, bare(given["x"]).detach(), None, notes)
@@ -153,7 +153,7 @@ class FedEvidence(Evidence):
                 continue
             output = called(self.subject.spare(), (self.feed.draw(tokens, self.seed),))
             if isinstance(output, Exception):
-                found[tokens] = raised(output)
+                found[tokens] = raised_with_line(output)
             else:
                 found[tokens] = "" if output.isfinite().all() else "NaN"
         return found
@@ -168,7 +168,7 @@ class FedEvidence(Evidence):
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None
         output = called(self.subject.spare(), (self.feed.draw(longest_, self.seed, batch=1),))
-        return raised(output).splitlines()[0] if isinstance(output, Exception) else ""
+        return raised_with_line(output).splitlines()[0] if isinstance(output, Exception) else ""
 
     @property
     def promised_length(self) -> int | None:

@@ -107,7 +107,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def attempts(self) -> list[Attempt]:
-        """Return every planned call, the main one first."""
+        """Return every planned call, main first; if only equal widths work, the main one with both widths."""
         main = replace(self._first[1], output=self.settled.output)
         if main.sizes.value_head_dim == self.plan[0].value_head_dim:
             rest = [attempted(self.subject, each, self.seed + 1) for each in self.plan[1:]]
@@ -143,7 +143,7 @@ class HeadsEvidence(Evidence):
 
     @property
     def rounded(self) -> torch.dtype:
-        """Return the dtype that the outputs were rounded to."""
+        """Return the dtype that the outputs were rounded to; there must be a trial."""
         return self.trials[0].dtype
 
     @cached_property
@@ -222,7 +222,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def measured(self) -> identity_values.Weights | None:
-        """The weights, measured with the identity as value; None if that fails or the output is not linear in it."""
+        """The weights, with the identity as value; None if that fails, for merged heads, or not linear in it."""
         first = self.trials[0]
         with torch.no_grad():
             found, _ = attempt(identity_values.measure, self.subject, *self.inputs)

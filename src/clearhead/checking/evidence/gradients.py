@@ -42,7 +42,8 @@ class Gradients(NamedTuple):
 def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
     """Return the gradients of the floating-point inputs and the parameters, compared with finite differences.
 
-    Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored.
+    Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored. Errors
+    of the call are raised; a RuntimeError of the backward pass is caught, and is `raised` of the result.
     """
     given = {
         name: each.to(subject.dtype, copy=True).requires_grad_()

@@ -36,7 +36,7 @@ class Group:
         return self.joined(self.attentions)
 
     def joined(self, attentions: Sequence[ObservedAttention]) -> tuple[ObservedAttention, ...]:
-        """Return the attentions of another call with their chunks of queries joined, in the same order."""
+        """Return the group's attentions in another call with their chunks of queries joined, in the same order."""
         return tuple(_whole([attentions[i] for i in places]) for places in self.chunks)
 
     def trial(
@@ -46,7 +46,10 @@ class Group:
         d_in: int,
         mask: Tensor | None = None,
     ) -> Trial | None:
-        """Return a call of the group as a trial; None if a sample has another number of blocks in it."""
+        """Return a call of the group as a trial; None if its blocks do not fit the arrangement.
+
+        `observed` holds all attentions of that call, as many as those of the first call.
+        """
         same = self.joined([observed[each] for each in self.indices])
         return attempt(trial, same, self.arranged, contract, d_in, mask)[0]
 
@@ -117,7 +120,7 @@ def _continues(
 ) -> bool:
     """Return True if an attention has the keys and values of these chunks, or the first of them, and later queries.
 
-    False if stages or gains differ, or the tokens of its queries are unknown.
+    False if the number of stages or the gains differ, or the tokens of its queries are unknown.
     """
     one, each, source = observed[chunks[0]], observed[index], sources[index]
     same = min(one.key.shape[-2], each.key.shape[-2])

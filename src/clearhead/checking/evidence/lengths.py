@@ -161,7 +161,7 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
 
 
 def is_window(first: int, following: int, tokens: int) -> bool:
-    """Return True if the first token and the token it reaches last reach equally far; in blocks they do not.
+    """Return True if the token that the first one reaches last reaches as far again; in blocks it does not.
 
     `first` and `following` are what `reach` returns. False if the first token reaches the last output.
     """
@@ -171,8 +171,8 @@ def is_window(first: int, following: int, tokens: int) -> bool:
 def trials_at(e: TokensEvidence, tokens: int) -> Iterator[tuple[str, Trial]]:
     """Yield ("definition", trial) for each attention in a longer call that follows the definition in short ones.
 
-    The whole layer is yielded too if it follows it. With padding if a mask is an argument. Nothing if the call fails,
-    or has another number of attentions.
+    The whole layer is yielded too if it follows it. If a padded batch was explained, the call is padded, and only the
+    first attention is yielded. Nothing if the call fails, or has another number of attentions.
     """
     with_padding = e.explained_padded if isinstance(e, PaddedEvidence) else None
     padded = with_padding is not None
@@ -237,7 +237,8 @@ def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
 def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
     """Compare many tokens in chunks with full(x), for ascending numbers of tokens.
 
-    It ends, as if nothing more were asked, where either call raises or too many operations are expected.
+    It ends, as if nothing more were asked, where either call raises or too many operations are expected. An error of
+    full(x) at 5 or 7 tokens, which are counted first, is raised.
 
     Returns:
         The first that differs, or None, and the largest number of tokens that was compared, 0 for none.

@@ -13,7 +13,7 @@ from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.feeding import shapes_of
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.refusals import first_line, named_tensors, raised
+from clearhead.checking.subject.refusals import first_line, named_tensors, raised_with_line
 from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
@@ -60,7 +60,7 @@ PARTS: Mapping[str, PartDefinition] = {
 
 
 def part_of(function: Callable[..., object]) -> str | None:
-    """Return the part of attention that a function is by the names of its parameters; None if it is none.
+    """Return the part of attention that a function is by the names of its required parameters; None if it is none.
 
     Example:
         >>> part_of(lambda queries, keys: queries @ keys.mT), part_of(lambda x: x)
@@ -170,7 +170,7 @@ class PartEvidence(Evidence):
         """Return the error with the line that raised, without advice on sizes."""
         return ModelError(
             "check.call",
-            f"{self.given.name} raised {raised(error)}"
+            f"{self.given.name} raised {raised_with_line(error)}"
             f"{named_tensors(error)}\nwith\n{shapes_of(self.settled.inputs)}",
         )
 

@@ -121,7 +121,8 @@ def _projected(
 ) -> tuple[Tensor, bool, tuple[int, ...], list[int]] | None:
     """Return the rows of query (0), key (1) or value (2), True if their columns are known, the nodes, and the columns.
 
-    The rows are (batch, tokens, width), of all heads. None if a head has no projection or input that it comes from.
+    The rows are (batch, tokens, width), of all heads; the columns are those of the last attention. None if a head has
+    no projection or input that it comes from.
     """
     parts: dict[tuple[int, ...], Tensor] = {}
     known, nodes, columns = True, dict[int, None](), list[int]()

@@ -66,7 +66,7 @@ def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
 
 
 def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
-    """Return the names of the operations on the contexts, without moves, and without the squares that a norm sums."""
+    """Return the names of the steps on the contexts with no other tensor, without moves and the squares of a norm."""
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
     aside = taken - {step.source for step in recorded.steps}
     contexts = torch.tensor([each.layout.context.index for each in group])

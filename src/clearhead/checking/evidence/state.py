@@ -183,7 +183,7 @@ def _loose(recorder: Recorder) -> bool:
 
 
 def outside_numbers(subject: Subject) -> dict[str, float]:
-    """Return the globals with numeric values that the subject's code reads, by name."""
+    """Return the globals with a positive finite number that the subject's code reads, by name."""
     found: dict[str, float] = {}
     for _, own in _code(subject):
         found |= _numbers(own)
@@ -202,7 +202,7 @@ def _numbers(function: types.FunctionType) -> dict[str, float]:
 
 
 def _built(module: nn.Module) -> dict[str, float]:
-    """Return the globals with numeric values that constructors read, by name, except those in capitals."""
+    """Return the globals with a positive finite number that constructors read, by name, except those in capitals."""
     found: dict[str, float] = {}
     for part in module.modules():
         own = type(part).__dict__.get("__init__")

@@ -223,7 +223,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def layer_by_name(self) -> Explanation | None:
-        """Return the explanation of the layer from parameters named as projections; None if none explains it."""
+        """Return the explanation of the layer from parameters named as projections.
+
+        None if these are not found or do not fit.
+        """
         calls = (self.recorded, *(recorded for _, recorded in self.others))
         found = [list(self._named_sides(each)) for each in calls if each is not None]
         return self._explained_sides(found, self.num_heads or 1, whole=True)
@@ -281,7 +284,10 @@ class TokensEvidence(FedEvidence):
         ]
 
     def _layer(self, index: int) -> Explanation | None:
-        """Return the explanation of a group's layer, projections included; None if its sides are not found."""
+        """Return the explanation of a group's layer, projections included.
+
+        None if its sides are not found or do not fit.
+        """
         found = self._calls_of(index)
         dim = self.groups[index].attentions[0].query.shape[-1]
         width = next((sides.query.shape[-1] for ways in found for sides in ways), dim)

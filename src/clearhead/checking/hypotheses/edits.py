@@ -25,7 +25,8 @@ from clearhead.recording.weighing import Weighing
 def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
     """Return the edits with a measured parameter; [] if none was measured.
 
-    These are a number that is added to, or written to, hidden scores ("mask.soft"), and the scale ("scale.wrong").
+    These are a number that is added to visible or to hidden scores, or written to hidden ones ("mask.soft"), and the
+    scale ("scale.wrong"). A fill of ±∞ and a scale that is not finite are left out.
     """
     found = []
     fill, moved = (None if weighed is None else weighed.number(x) for x in ("fill", "number"))
@@ -171,9 +172,10 @@ def _left_out(trials: Sequence[Trial]) -> StageEdit | None:
 
 
 def _summed(case: Trial) -> Tensor | None:
-    """Return bool (query_len, kv_len): the keys whose weighted values sum to each context, as many as possible.
+    """Return bool (query_len, kv_len).
 
-    None if no subset does, for more than `MOST_KEYS` keys, or if the heads of the output are not merged.
+    The keys whose weighted values come nearest to each context, more of them if equal. None if these do not sum to it
+    up to 1e-4 of the largest number, for more than `MOST_KEYS` keys, or if the heads of the output are not merged.
     """
     at = case.setting
     if at.kv_len > MOST_KEYS or case.target.ndim != 3:

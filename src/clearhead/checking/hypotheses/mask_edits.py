@@ -73,7 +73,10 @@ def _given(change: Callable[[Tensor], Tensor]) -> Stage:
 
 
 def _tiled_over_heads(at: Setting) -> Tensor:
-    """Return the mask if the given one is tiled as (heads, batch) and viewed as (batch, heads)."""
+    """Return the mask if the given one is tiled as (heads, batch) and viewed as (batch, heads).
+
+    AssertionError without a given one.
+    """
     # mask.repeat(heads, 1, 1) next to scores.view(batch * heads, …): sample and head are swapped.
     assert at.mask is not None
     shape = (at.batch, at.num_heads, at.query_len, at.kv_len)
@@ -82,7 +85,10 @@ def _tiled_over_heads(at: Setting) -> Tensor:
 
 
 def _on_queries(at: Setting) -> Tensor:
-    """Return the mask if row 0 of the given one hides queries instead of keys; unchanged if lengths differ."""
+    """Return the mask if row 0 of the given one hides queries instead of keys; unchanged if lengths differ.
+
+    AssertionError without a given one.
+    """
     # A mask of keys, (batch, 1, 1, kv_len), read as one of queries.
     assert at.mask is not None
     mask = at.mask[..., :1, :].mT if at.query_len == at.kv_len else at.mask
@@ -97,7 +103,7 @@ def _first_head_only(at: Setting) -> Tensor:
 
 
 def _both_sides(at: Setting) -> Tensor:
-    """Return the mask without causality, with a window as far ahead as back."""
+    """Return the mask without causality, with a window as far ahead as back; AssertionError without a window."""
     assert at.contract.window is not None
     left = at.contract.window[0]
     contract = replace(at.contract, causal=None, window=(left, left))

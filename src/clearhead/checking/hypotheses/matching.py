@@ -63,16 +63,23 @@ class Trial:
         return torch.inf if found is None else distance(found, self.target)
 
     def may_match(self, recipe: Recipe) -> bool:
-        """Return True if the finite numbers of a recipe are within `FAR` of the subject's; False for another shape."""
+        """Return True if recipe and subject differ by at most `FAR` of the largest number of the subject.
+
+        They are compared where both are finite: True if that is nowhere. False for another shape, and if the recipe
+        cannot run on the inputs.
+        """
         found = self.result(recipe)
         if found is None or found.shape != self.target.shape:
             return False
         both = found.isfinite() & self.target.isfinite()
         gap = (found - self.target)[both].abs()
-        return not gap.numel() or float(gap.max() / self.target[both].abs().max()) <= FAR
+        return not gap.numel() or bool(gap.max() <= FAR * self.target[both].abs().max())
 
     def matches(self, recipe: Recipe) -> bool:
-        """Return True if the recipe has the subject's output, NaN included, up to the plain computation's error."""
+        """Return True if the recipe has the subject's output up to the plain computation's error.
+
+        Both must be non-finite in the same places. False if the recipe cannot run on the inputs.
+        """
         found = self.result(recipe)
         gap = torch.inf if found is None else distance(found, self.target)
         if found is None or gap > FAR:
@@ -88,7 +95,10 @@ class Trial:
 
 
 def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
-    """Return bfloat16 or float16 if the numbers of all outputs are rounded to it, in any dtype; else `dtype`."""
+    """Return bfloat16 or float16 if the numbers of all outputs are rounded to it, in any dtype; else `dtype`.
+
+    bfloat16 for no outputs.
+    """
     for coarse in (torch.bfloat16, torch.float16):
         if all(
             torch.equal(each.nan_to_num(), each.to(coarse).to(each.dtype).nan_to_num())
@@ -99,9 +109,10 @@ def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
 
 
 def distance(found: Tensor, target: Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the largest number of the target.
+    """Return the largest difference of two tensors, relative to the largest number of the target (at least 1e-30).
 
-    inf if the shapes differ, or other places are not finite; 0.0 if nothing is finite.
+    inf if the shapes differ, or other places are not finite; which of NaN, ∞ and −∞ they hold is not compared. 0.0 if
+    nothing is finite.
     """
     if found.shape != target.shape:
         return torch.inf

@@ -189,7 +189,10 @@ def right_hide(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor
 
 
 def right_share(masked: Tensor, empty: str, at: Setting) -> Tensor:
-    """Return the softmax over the keys, with the declared sinks; a row of -inf is NaN for `empty` "nan", else 0."""
+    """Return the softmax over the keys, with the declared sinks.
+
+    A row of -inf is NaN for `empty` "nan" if no sinks are declared, else 0.
+    """
     sinks = None if at.contract.sinks is None else at.contract.sinks.double()
     if empty == "nan" and sinks is None:
         return torch.softmax(masked, -1)

@@ -71,7 +71,7 @@ def rotary(contract: Contract) -> bool:
 
 
 def grouped(contract: Contract) -> bool:
-    """Return True if fewer heads of keys than of queries are declared."""
+    """Return True if the declared numbers of key heads and query heads differ, or only the first is declared."""
     num_heads, num_kv_heads = contract.heads()
     return num_kv_heads is not None and num_kv_heads != num_heads
 

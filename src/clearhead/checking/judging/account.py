@@ -89,10 +89,7 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
 def account(e: Evidence) -> Account:
-    """Return the account of the evidence (cached).
-
-    The scale is unknown if all heads are one wide and none is declared.
-    """
+    """Return the account of the evidence (cached); scale is unknown for heads one wide without a declared one."""
     if e not in _accounts:
         found = _made(e)
         known = isinstance(e, HeadsEvidence | TokensEvidence)
@@ -113,7 +110,10 @@ def _made(e: Evidence) -> Account:
 
 
 def _of_heads(e: HeadsEvidence) -> Account:
-    """Return the account of a function, by the recipe that it follows, else by the stage that differs."""
+    """Return the account of a function, by the recipe that it follows, else by the stage that differs.
+
+    A note, and no claim, for one that was made for another head_dim, and for one that is wrong by 16 bits inside only.
+    """
     found = e.explained
     first = e.trials[0].under(found.contract)
     if e.fitted_dim is not None:
@@ -153,7 +153,8 @@ def _of_heads(e: HeadsEvidence) -> Account:
 def _of_tokens(e: TokensEvidence) -> Account:
     """Return the account of a module: of the first group of heads with a mistake, else what is clear in all groups.
 
-    The layer by its parameters' names, if known, comes instead of no group, and if it is right instead of a mistake.
+    Without groups, that of the layer by its parameters' names if that is known, else all is unknown. That layer comes
+    instead of a mistake too if it is right, and there is one group or the first is unexplained.
     """
     if not e.groups:
         found = e.layer_by_name
@@ -333,7 +334,8 @@ def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
     """Return the account of a subject that follows this recipe.
 
-    There is a claim for each edit of its script; topics that no edit touches are clear.
+    There is a claim for each edit of its script, and for an output that is then not finite; topics without edits are
+    clear.
     """
     trials = [each.under(found.contract) for each in trials]
     touched = {name for edit in found.script for name in edit.changes}
@@ -376,7 +378,10 @@ def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> t
 
 
 def _folded(e: TokensEvidence) -> bool:
-    """Return True if 1/√head_dim is in the weights of query or key, or half of it in both; False if not measured."""
+    """Return True if 1/√head_dim is in the weights of query or key, or half in both.
+
+    False if unmeasured or no less than 1.
+    """
     factor = right_scale(e.trials[0].setting)
     if e.spread is None or factor >= 1:
         return False

@@ -81,7 +81,10 @@ def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
 
 
 def _value_width(e: HeadsEvidence) -> Verdict:
-    """Return Found if a call with value_head_dim ≠ head_dim fails, declared or by accident; else Clear."""
+    """Return Found if a call with value_head_dim ≠ head_dim fails; else Clear.
+
+    If that width is not declared, a deliberate error, or an output of another shape, is no failure.
+    """
     for sizes, error, words in e.failed:
         if sizes.value_head_dim == sizes.head_dim:
             continue
@@ -97,7 +100,10 @@ def _value_width(e: HeadsEvidence) -> Verdict:
 
 
 def repetition(e: Evidence) -> Claim | Verdict:
-    """Return a claim if equal calls have different outputs, by dropout or other random numbers; else Clear."""
+    """Return a claim if equal calls have different outputs, by dropout or other random numbers; else Clear.
+
+    A claim too if dropout 0 is declared, and outputs vary in training.
+    """
     measured = ("repeated", {"gap": f"{e.repetition:.3g}"})
     drawn = e.repetition > SAME[e.subject.dtype]
     if drawn and e.contract.dropout:
@@ -139,7 +145,10 @@ def strided(e: Evidence) -> Verdict | None:
 
 
 def again(e: Evidence) -> Verdict:
-    """Return Found if a call depends on earlier ones, reseeds the generator or repeats its dropout; else Clear."""
+    """Return Found if a call depends on earlier ones, reseeds the generator or repeats its dropout; else Clear.
+
+    Found too if a call raises only after others. The global generator is seeded.
+    """
     if isinstance(e, HeadsEvidence):
         calls = [each.inputs for each in e.attempts if each.output is not None][:3]
         calls = [*calls, *calls[:1]]
@@ -188,7 +197,10 @@ def nan_behind(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def one_token(e: TokensEvidence) -> Verdict | None:
-    """Return Found if the output of a single token is NaN, else Clear; None if that was not called."""
+    """Return Found if the output of a single token is not finite, else Clear, also if that call raises.
+
+    None if it was not called.
+    """
     if 1 not in e.lengths:
         return None
     return Found("one-token") if e.lengths[1] == "NaN" else Clear()

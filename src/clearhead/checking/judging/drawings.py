@@ -22,7 +22,8 @@ def first_bad(output: Tensor) -> Values:
 def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
     """Return a key of the catalogue and its values for the worst call.
 
-    They are its difference from the definition at one index, or its shape.
+    "difference": the first number that is off by more than half of the largest error, and the right one; "shapes": its
+    shape and the right one; "unfit": its shape, if the definition cannot run on its inputs.
     """
     worst = max(trials, key=lambda each: min(each.error(RIGHT), 1e9))
     expected = worst.result(RIGHT)
@@ -44,7 +45,10 @@ def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
 
 
 def sums_of(weights: Tensor) -> Values:
-    """Return the least and the largest sum of a row and of a column of the weights, for the first head."""
+    """Return the least and the largest sum of a row and of a column of the weights, of the first sample and head.
+
+    The keys are "low", "high", "column_low" and "column_high", the values text.
+    """
     rows, columns = weights[0, 0].sum(-1), weights[0, 0].sum(-2)
     return {
         "low": f"{rows.min():.3g}",
@@ -57,8 +61,8 @@ def sums_of(weights: Tensor) -> Values:
 def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
     """Return a drawing, as {size, picture}, of the keys that queries see next to those that they should see.
 
-    It is of the first sample and head. `seen`, (queries, keys), is drawn if given, else the mask of the recipe; rows
-    that give NaN are drawn as ×.
+    It is of the first sample and head. `seen`, (queries, keys), is drawn if given, else the mask of the recipe: one of
+    the two must be given. Rows that give NaN by the recipe are drawn as ×.
     """
     at = first.setting
     if seen is None:

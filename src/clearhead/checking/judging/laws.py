@@ -25,7 +25,7 @@ from clearhead.recording.weighing import weigh
 
 
 def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
-    """Return Found if scores are in 16 bits or decide which keys are hidden, else Clear.
+    """Return Found if a call in float64 computes in 16 bits, or if scores decide which keys are hidden; else Clear.
 
     None if the call was not recorded, nothing attends, a function is not right otherwise, or a second call is not like
     the first.

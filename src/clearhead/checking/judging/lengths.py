@@ -31,9 +31,10 @@ def _verdict(wrong: Broken | None, tokens: int) -> Verdict:
 
 
 def length(e: Evidence) -> Verdict | None:
-    """Return a verdict on whether attention is the same at any length; None for a part or a known mistake.
+    """Return a verdict on whether attention is the same at any length.
 
-    Clear has the number of tokens that were tested, Unknown the reason that none was.
+    None for a part, and for a function or decoder with a known mistake. Clear has the number of tokens that were
+    tested, Unknown the reason that none was.
     """
     if isinstance(e, HeadsEvidence):
         return _of_function(e)

@@ -69,7 +69,8 @@ def _sides(e: CrossEvidence) -> dict[str, str]:
 def padding(e: PaddedEvidence) -> Claim | Clear:
     """Return a claim on padding: the edit that a padded batch follows, NaN, or real outputs that change; else Clear.
 
-    "differs" without a name. Causal outputs with padding on the left are tested too.
+    Changes without an edit are "mask.padding-ignored" if they come from the padding tokens, else "differs". Causal
+    outputs with padding on the left are tested too.
     """
     seen, found = e.padding, e.explained_padded
     measured = ("padded", {"gap": f"{seen.alone:.3g}"})
@@ -88,7 +89,7 @@ def padding(e: PaddedEvidence) -> Claim | Clear:
 
 
 def model_padding(e: TokensEvidence) -> Claim | Verdict | None:
-    """Return a verdict or claim on padding of a whole model; None if it takes no mask of tokens."""
+    """Return a verdict or claim on padding of a whole model; None if it takes no mask of tokens, or fails with one."""
     found = with_mask(e)
     return None if found is None else padding(found)
 

@@ -65,8 +65,8 @@ def _made(e: PartEvidence) -> Claim | Verdict:
 def _law(e: PartEvidence) -> str:
     """Return the code of the law that a part breaks where no row of the table gives its numbers.
 
-    "differs" if no wrong call has finite results of the right shape. What they depend on is tested first ("law.pairs"),
-    then whether softmax rows sum to one.
+    "differs" if no wrong call has finite results of the right shape; "law.pairs" if a row depends on others;
+    "law.scores" for weights that sum to one; else that of `BROKEN`.
     """
     call = next((each for each in e.calls if each.fits and not each.right), None)
     if call is None or call.found is None or not call.found.isfinite().all():
@@ -101,7 +101,10 @@ def _fits(edit: PartEdit, calls: list[PartCall]) -> bool:
 
 
 def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
-    """Return a key and values: the first wrong number and the right one; or the wrong shape, or the error."""
+    """Return a key and values: the first wrong number and the right one; or the wrong shape, or the error.
+
+    A wrong call with a result of the right shape comes first. Raises StopIteration if all calls are right.
+    """
     bad = next((each for each in calls if each.fits and not each.right), None)
     bad = bad or next(each for each in calls if not each.right)
     values = {"name": e.part.gives, "sizes": _sizes(e, bad)}

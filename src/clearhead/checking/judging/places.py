@@ -77,7 +77,10 @@ def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
 
 
 def _operation(observed: ObservedAttention, weighing: Weighing, topic: str) -> int | None:
-    """Return the number of the recorded operation that a topic is about; None if there is none."""
+    """Return the number of the recorded operation that a topic is about; None if there is none.
+
+    It is the product of the scores, or that with the value, if nothing in between is meant.
+    """
     kinds = CHANGES.get(topic, ())
     for change in weighing.changes:
         if change.kind in kinds and change.stage.place:

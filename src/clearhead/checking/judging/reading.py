@@ -125,7 +125,10 @@ def _read(
 
 
 def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
-    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention."""
+    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention.
+
+    True for no attentions.
+    """
     return all(
         of_one_length(each.query)
         and of_one_length(each.key)
@@ -182,14 +185,17 @@ def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
 
 
 def broken(bad: Trial, code: str, way: str) -> Claim:
-    """Return the claim on a call whose output is not finite, measured by its first such value."""
+    """Return the claim, under "mask", on a call whose output is not finite, measured by its first such value.
+
+    Raises IndexError for a finite output.
+    """
     return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
 def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     """Yield a claim for each stage that differs from the declared one, in order: softmax, scale, mask, then product.
 
-    The mask is not compared if scores are filled with infinity or the softmax is over another axis.
+    The mask is not compared if a module fills scores with infinity, or the softmax is over another axis.
     """
     contract, wanted = first.setting.contract, right_scale(first.setting)
     sums = ("sums", sums_of(stages.weights))

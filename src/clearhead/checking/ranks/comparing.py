@@ -260,6 +260,7 @@ def on_ranks(subject: Subject, seed: int) -> Report:
 
     Raises:
         ArgumentError: codes `check.takes`, `check.world`.
+        ModelError: as `report_of`, and if the ranks cannot be started.
     """
     world = subject.contract.world
     assert world is not None

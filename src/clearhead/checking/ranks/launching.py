@@ -261,9 +261,9 @@ def _serve(
     pipe: Connection,
     others: list[Connection],
 ) -> None:
-    """Run as one rank: join the group, then make every call that comes through the pipe; never return.
+    """Run as one rank: join the group, then make every call that comes through the pipe; then end the process.
 
-    First "" is sent, or why the group cannot be joined, in which case it ends. stdout and stderr go to a file in
+    First "" is sent, or why the group cannot be joined, in which case it returns. stdout and stderr go to a file in
     `folder`, and a traceback at SIGUSR1 to another.
     """
     for each in others:  # a fork has the ends of all

@@ -59,7 +59,10 @@ class Source:
 
 
 def is_scanned(place: str) -> bool:
-    """Return True if a place is a folder, a .py file or a module that can be found; False for an object in one."""
+    """Return True if a place is a folder, ends in .py (such a file need not exist), or is a module that can be found.
+
+    False for an object in a module or a file.
+    """
     return Path(place).is_dir() or place.endswith(".py") or _module_files(place) is not None
 
 
@@ -158,7 +161,7 @@ def _read(module: str, file: Path) -> Source:
 def _definitions(body: list[ast.stmt]) -> Iterator[Definition]:
     """Yield the classes and functions that multiply tensors and normalise, or are called an attention.
 
-    Those in if and try statements too. A function that is called an attention must multiply.
+    Those in the body and the else of if and try statements too. A function that is called an attention must multiply.
     """
     for node in body:
         if isinstance(node, ast.If | ast.Try):

@@ -147,7 +147,8 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
 def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried | None:
     """Return the report on a class or function; None if nothing attends in it and no rule was asked.
 
-    Its calling conventions are tried in order until one attends. Global state is restored.
+    None too if it takes no arguments. Its calling conventions are tried in order until one attends. Global state is
+    restored.
 
     Args:
         found: a class or function.

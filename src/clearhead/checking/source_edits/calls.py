@@ -145,7 +145,7 @@ def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[ExercisedCall]:
 
 
 def redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:
-    """Draw every parameter again in place, so that no initial value hides a mistake.
+    """Draw every parameter again in place, so that no initial value hides a mistake; gradients must be off.
 
     Return a function that draws inputs. The numbers depend on the lesson alone. The function takes sizes, and returns
     float64.

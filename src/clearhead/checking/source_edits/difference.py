@@ -40,11 +40,11 @@ def difference(
 ) -> tuple[SourceEdit | None, list[int]]:
     """Return the smallest difference that makes a program right, as one edit, and its lines.
 
-    (None, lines) if a piece is longer than two lines; (None, []) if there are more than two pieces, or the difference
-    does not make it right: it is then another program, and no line of it is the mistake.
+    (None, lines) if a piece is longer than two lines; (None, []) if there is no difference, if there are more than two
+    pieces, or the difference does not make it right: it is then another program, and no line of it is the mistake.
 
     Args:
-        program: of the learner.
+        program: of the learner, which can be parsed.
         solution: the lesson's own, under the learner's names; its return annotations are removed in place.
         is_right: grades a program.
     """
@@ -84,7 +84,10 @@ def _by_lines(piece: Hunk) -> Iterator[Hunk]:
 
 
 def _line(piece: Hunk, mine: Sequence[Statement]) -> int:
-    """Return the line of the first statement of a piece that heads no block."""
+    """Return the line of the first statement of a piece that heads no block, else that of its start.
+
+    For a piece without statements of the program it is the line of the statement that it comes before.
+    """
     simple = (each.line for each in mine[piece.start : piece.end] if not each.text.endswith(":"))
     return next(simple, mine[min(piece.start, len(mine) - 1)].line)
 

@@ -201,7 +201,8 @@ def _named(
 ) -> tuple[str | None, tuple[str, int] | None]:
     """Return the code that the core finds if a lesson up to this one covers it (None otherwise), and its place.
 
-    (None, None) if it finds nothing, or the code cannot be checked.
+    If it finds nothing, ("rope.layout", None) for a function in a lesson about rotation, else (None, None). (None,
+    None) if the code cannot be checked.
     """
     try:
         found = core(thing, promised).findings[:1]

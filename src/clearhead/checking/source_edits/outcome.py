@@ -202,7 +202,7 @@ def _gradients(
 
 
 def _state(module: nn.Module, row: LessonRow) -> Iterator[Mistake | None]:
-    """Yield a mistake for each buffer that is saved and each tensor in an attribute; nothing but in lesson 9."""
+    """Yield a mistake for each buffer that is saved and each tensor in an attribute; nothing outside lesson 9."""
     if row.number != MASKS:
         return
     for name in module.state_dict():

@@ -73,7 +73,10 @@ def _evaluated(expression: str, seed: int) -> Any:
 
 
 def _inputs(row: LessonRow, at: int) -> tuple[Any, ...]:
-    """Return the inputs of the call at an index of a row; the same row and index return the same numbers."""
+    """Return the inputs of the call at an index of a row; the same row and index return the same numbers.
+
+    The global generator is seeded.
+    """
     return _evaluated(f"({row.calls[at]},)", row.number + at)
 
 
@@ -286,7 +289,10 @@ def unequal_gradients(
 
 
 def _same_gradient(found: Tensor | None, expected: Tensor | None) -> bool:
-    """Return whether two gradients are equal to rounding; None is a gradient of 0."""
+    """Return whether two gradients are equal to rounding; None is a gradient of 0.
+
+    And so is one below 1e-9 throughout.
+    """
     if found is None or expected is None:
         return all(each is None or not each.any() for each in (found, expected))
     nothing = max(float(found.abs().max()), float(expected.abs().max())) < FELT_GRADIENT

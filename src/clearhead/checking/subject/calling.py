@@ -217,8 +217,11 @@ def _of_transformers(
     return {**named, **(filled(names, named, x, causal) or {})}
 
 
-def hidden_by_itself(run: Any) -> bool:
-    """Return True for a module with the parameters of transformers, not from it, whose attention_mask is optional."""
+def may_hide_by_itself(run: Any) -> bool:
+    """Return True for a module not of transformers with parameters `hidden_states` and `attention_mask=None`.
+
+    Such a module may hide the future itself, which the caller tests. False for anything but a module.
+    """
     if not isinstance(run, nn.Module) or of_transformers(run):
         return False
     names = of_call(run)

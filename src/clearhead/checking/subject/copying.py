@@ -51,7 +51,8 @@ class Enclosing(nn.Module):
 def held_by(function: Any, kind: type[Held] = nn.Module) -> dict[str, Held]:
     """Return the modules, or objects of another kind, that a function, method or partial holds, by their names.
 
-    These are globals that it or a function of its file reads, closures and defaults; {} for none.
+    Of a function these are globals that it or a function of its file reads, closures and defaults; of a method its
+    owner; of a partial its arguments, or else what its function holds. {} for none.
     """
     if isinstance(function, types.MethodType):
         owner = function.__self__

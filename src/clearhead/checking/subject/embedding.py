@@ -13,7 +13,7 @@ from clearhead.checking.subject.calling import (
     of_transformers,
     output_of,
 )
-from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.refusals import raised_with_line
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call, settings_of
 from clearhead.errors import ModelError
 from clearhead.recording.attempt import attempt
@@ -144,7 +144,7 @@ def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
     if error is not None and not ran:
         raise ModelError(
             "check.call",
-            f"{name} was called with takes='ids' and raised {raised(error)}\n"
+            f"{name} was called with takes='ids' and raised {raised_with_line(error)}\n"
             "  ids     [2, 5] int64\nIf it is called in another way, check a module that calls it.",
         ) from error
     raise ModelError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead._text import shown
-from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.refusals import raised_with_line
 from clearhead.errors import ArgumentError, ModelError
 from clearhead.recording.attempt import attempt
 
@@ -59,7 +59,7 @@ def imported(module: str) -> types.ModuleType:
         )
     except (Exception, SystemExit) as error:  # a script that ends itself would end this one
         raise ModelError(
-            "check.import", f"{module} could not be imported: {raised(error)}"
+            "check.import", f"{module} could not be imported: {raised_with_line(error)}"
         ) from error
 
 

@@ -31,7 +31,7 @@ def deliberate(error: BaseException) -> bool:
 def always(error: BaseException) -> bool:
     """Return True for an error that the user's code raises on any input.
 
-    Such is a NameError or an unexpected keyword, raised in a line outside of PyTorch and clearhead.
+    Such is a NameError or an unexpected keyword, with a line outside of PyTorch and clearhead in its traceback.
     """
     keyword = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
     return (isinstance(error, NameError) or keyword) and place(error) is not None
@@ -54,7 +54,10 @@ def traced(error: BaseException) -> types.TracebackType | None:
 
 
 def place(error: BaseException) -> tuple[str, int, str] | None:
-    """Return (file, line, text of the line) that raised, outside of PyTorch and of clearhead; None if there is none."""
+    """Return (file, line, text of the line), innermost outside of PyTorch and of clearhead in the traceback.
+
+    None without one.
+    """
     trace = traced(error)
     if trace is None:
         return None
@@ -78,8 +81,11 @@ def named_tensors(error: BaseException) -> str:
     return f"\n  {words}" if words else ""
 
 
-def raised(error: BaseException) -> str:
-    """Return an error in words, with a second line for the code that raised it, if that is known."""
+def raised_with_line(error: BaseException) -> str:
+    """Return an error in words, with a second line for its innermost line of code outside PyTorch and clearhead.
+
+    Without the second line if there is none, as for an error that was never raised.
+    """
     at = place(error)
     words = raised_words(error)
     return (

@@ -30,7 +30,7 @@ from clearhead.checking.subject.constructing import (
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
-from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.refusals import raised_with_line
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 from clearhead.recording.attempt import attempt
 
@@ -315,7 +315,7 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
         given = ", ".join(f"{name}={shown(value)}" for name, value in args.items())
         raise ModelError(
             "check.made",
-            f"{cls.__name__}({given}) could not be made: {raised(error)}\n"
+            f"{cls.__name__}({given}) could not be made: {raised_with_line(error)}\n"
             "  args=dict(…) are passed to it, and sizes=dict(…) by the names of its parameters. Or give an "
             "instance: attention = Attention(Config()) in a file is file.py:attention.",
         ) from error

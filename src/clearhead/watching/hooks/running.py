@@ -19,7 +19,10 @@ class Follower(Protocol):
     """Protocol of an object that is called when a module starts to run, and when it has run or raised."""
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
-        """Take note of a module that starts to run, with its arguments; `named` is None unless it shows them."""
+        """Take note of a module that starts to run; `inputs` are its positional arguments.
+
+        `named` are its keyword arguments, None unless `show_arguments` was called for the module.
+        """
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """Take note of a module that has run, with its output; the return value is ignored."""
