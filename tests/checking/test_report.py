@@ -76,13 +76,6 @@ def test_how_many() -> None:
     )
 
 
-def test_why_a_mistake_was_reported() -> None:
-    asked = (("a.b", "clear", ""), ("a.b", "found", "this is so"), ("c.d", "unknown", "unseen"))
-    report = Report("mine", (CAUSE,), asked=asked)
-    assert report.explain("a.b") == "a.b was reported: this is so."
-    assert report.explain("c.d") == "c.d was not reported: unknown, unseen."
-
-
 def test_a_drawing() -> None:
     rows = [[True, True], [False, None]]
     assert drawn(rows) == "● ●\n· ×"

@@ -3,7 +3,7 @@
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clearhead.checking import words
@@ -85,7 +85,6 @@ def reported(
             _of_topics(topics, "; ".join(filter(None, reason)))
             for reason, topics in unverified.items()
         ),
-        tuple(row for each in judged for row in _asked(each)),
         defined_at(evidence.given),
     )
 
@@ -146,32 +145,12 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
     return sorted(found.values(), key=lambda each: each.follows_from is not None)
 
 
-def _asked(each: Judged) -> Iterator[tuple[str, str, str]]:
-    """Yield (code, state, reason) for each code that a rule may find.
-
-    State is "found", "clear", "not known" or "not asked".
-    """
-    verdict, state, why = each.verdict, "not asked", ""
-    if each.by:
-        why = f"since {each.by} was found"
-    elif isinstance(verdict, Unknown):
-        state, why = "not known", words.unknown(verdict.why, verdict.values)[0]
-    elif verdict is not None:
-        state = "clear"
-    for code in dict.fromkeys((each.code, *each.rule.codes.split())):
-        if code == each.code and isinstance(verdict, Found):
-            yield code, "found", words.sentence(code, verdict.way, verdict.values)
-            continue
-        tokens = verdict.values.get("tokens") if isinstance(verdict, Clear) else None
-        yield code, state, why if tokens is None else f"asked up to {tokens} tokens"
-
-
 def cannot_run(name: str, error: BaseException) -> Report:
     """Return the report of code that raises: one finding "call.raises" with the line of the error, if that is known."""
     at, values = place(error), {"error": first_line(error)}
     sentence = words.sentence("call.raises", "raises", values)
     found = Finding("call.raises", sentence, place=None if at is None else at[:2])
-    return Report(name, (found,), asked=(("call.raises", "found", sentence),), place=found.place)
+    return Report(name, (found,), place=found.place)
 
 
 def defined_at(subject: Subject) -> tuple[str, int] | None:

@@ -6,7 +6,6 @@ The same calls tell which output moves with which token, whatever the module is 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,52 +112,40 @@ def measure(
     return Dependency(moves, broken[-1], mixed, tuple(operands))
 
 
-class Rows(NamedTuple):
-    """The token of each row of one operand.
-
-    Attributes:
-        token: (blocks, len), the token that changes the row, `NONE` if none does and `SEVERAL` if several do.
-        split: bool (blocks, len), True where each number of a row is of one token but the row of several, or where the
-            block was cut out of a row of all heads, as `_uneven` tells.
-    """
-
-    token: Tensor
-    split: Tensor
-
-
 @dataclass(frozen=True)
 class Provenance:
-    """The tokens of the rows of query, key and value. Tokens of a context are numbered after those of x.
+    """The tokens of the rows of query, key and value, each (blocks, len).
 
+    A token is `NONE` if none changes a row, and `SEVERAL` if several do; tokens of a context are numbered after x.
     `linear` is True if columns are tokens and rows are features, as where keys and values are multiplied first.
     """
 
-    query: Rows
-    key: Rows
-    value: Rows
+    query: Tensor
+    key: Tensor
+    value: Tensor
     linear: bool = False
 
     @property
-    def rows(self) -> tuple[Rows, Rows, Rows]:
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """The rows of query, key and value."""
         return self.query, self.key, self.value
 
     @property
     def blocks(self) -> Tensor:
         """The blocks of the changed sample: bool (blocks,), True if a token changes some row of query or key."""
-        return (self.query.token != NONE).any(-1) | (self.key.token != NONE).any(-1)
+        return (self.query != NONE).any(-1) | (self.key != NONE).any(-1)
 
     @property
     def single(self) -> bool:
         """True if some query row is of one token, and no row of query or key of the changed sample is of several."""
-        rows = [each.token[self.blocks] for each in (self.query, self.key)]
+        rows = [each[self.blocks] for each in (self.query, self.key)]
         return bool((rows[0] >= 0).any()) and all(bool((each != SEVERAL).all()) for each in rows)
 
     @property
     def known(self) -> bool:
         """True if each query row of the changed sample is of one token, and each key row of one or of none."""
         blocks = self.blocks
-        query, key = self.query.token[blocks], self.key.token[blocks]
+        query, key = self.query[blocks], self.key[blocks]
         return bool(blocks.any()) and bool((query >= 0).all()) and bool((key != SEVERAL).all())
 
 
@@ -190,16 +177,12 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         felt = torch.stack([(each[which] - plain).abs() > size for each in moved])
         linear |= _by_columns(felt)
         by_row = felt.any(-1)
-        count = by_row.sum(0)
-        token = torch.where(
-            count == 1, by_row.int().argmax(0), torch.where(count > 1, SEVERAL, NONE)
-        )
-        single = (felt.sum(0) <= 1).all(-1)
-        found.append(Rows(token, (count > 1) & single | _uneven(token)))
+        count, others = by_row.sum(0), torch.where(by_row.sum(0) > 1, SEVERAL, NONE)
+        found.append(torch.where(count == 1, by_row.int().argmax(0), others))
     query, key, value = found
     # Where tokens were mixed before, by a convolution, the sizes tell: as many columns as tokens, and other rows.
     across = (len(changed) == each.shape[-1] != each.shape[-2] for each in still[:2])
-    mixed = all(bool((each.token[each.token != NONE] == SEVERAL).all()) for each in (query, key))
+    mixed = all(bool((each[each != NONE] == SEVERAL).all()) for each in (query, key))
     return Provenance(query, key, value, linear or (mixed and all(across)))
 
 
@@ -214,24 +197,3 @@ def _by_columns(felt: Tensor) -> bool:
     return (
         felt.shape[-1] == len(felt) and mine.shape[1] > 0 and torch.equal(mine, own.expand_as(mine))
     )
-
-
-def _uneven(token: Tensor) -> Tensor:
-    """Return bool (blocks, len), True for each block that was cut out of a row of all heads.
-
-    Such a block holds some tokens more often than others. All blocks are True if two hold different tokens and one
-    holds its tokens several times. Blocks with a row that is not of one token are left out (False).
-    """
-    found = torch.zeros_like(token, dtype=torch.bool)
-    sets = []
-    for block, row in enumerate(token):
-        tokens, counts = row[row >= 0].unique(return_counts=True)
-        if len(tokens) == 0 or (row < 0).any():
-            continue
-        if not bool((counts == counts[0]).all()):
-            found[block] = True
-        sets.append((block, tuple(tokens.tolist()), int(counts[0])))
-    if len({tokens for _, tokens, _ in sets}) > 1 and any(count > 1 for _, _, count in sets):
-        for block, _, _ in sets:
-            found[block] = True
-    return found

@@ -137,7 +137,7 @@ class CrossEvidence(TokensEvidence):
             if source is None or not source.known:
                 return None
             for name, rows in zip(("query", "key", "value"), source.rows, strict=True):
-                token = rows.token[source.blocks]
+                token = rows[source.blocks]
                 if bool(((token >= 0) & (token < first)).any()) and not bool(
                     (token >= first).any()
                 ):

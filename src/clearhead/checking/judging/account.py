@@ -4,7 +4,7 @@ The search over the table of edits comes first. Where no script gives the number
 compared with the declared one, stage by stage.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -212,9 +212,9 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     if declared is not None and seen[0] and declared not in (*seen, sum(seen)):
         wrong = Found("other", {"declared": declared, "seen": seen[0]})
         return replace(made, claims=(*made.claims, Claim("heads", "heads.layout", wrong)))
-    way = next((way for way, wrong in WAYS if wrong(each)), None)
-    if way is not None and not e.dependency.mixed:
-        return Account((Claim("heads", "heads.layout", Found(way)),), contract=made.contract)
+    if (each.merged is False or each.sliced) and not e.dependency.mixed:
+        wrong = Found("sliced" if each.sliced else "viewed")
+        return Account((Claim("heads", "heads.layout", wrong),), contract=made.contract)
     if made.claims:
         return made
     changed = set(each.changed) - LAYERS
@@ -235,13 +235,6 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 
 # An activation between context and projection, as in LeViT, is a layer.
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
-# What rows of a layer show that its projections do not follow the definition.
-WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
-    ("tokens", lambda each: each.across),
-    ("view", lambda each: each.split),
-    ("viewed", lambda each: each.merged is False),
-    ("sliced", lambda each: each.sliced),
-)
 
 
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:

@@ -192,7 +192,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                 break
     if without is None and failed is not None:
         raise failed
-    return without if without and without.report.asked else None
+    return without if without and without.report != Report(without.report.name, ()) else None
 
 
 def _awake(subject: Subject, seed: int) -> Subject:
