@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
+from clearhead.checking.evidence.call_inputs import measure_strides, repeated, written
 from clearhead.checking.evidence.cases import called, converted
 from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
@@ -101,8 +101,8 @@ class Evidence(ABC):
         return tuple(names[index] for index in written(self.subject.bare, self.inputs))
 
     @cached_property
-    def strided(self) -> Strided:
-        """The differences on strided and overlapping views of the inputs, and the error of the first refused view."""
+    def strided(self) -> tuple[float, bool]:
+        """The largest difference on strided views of the inputs, and True if one is refused."""
         return measure_strides(self.subject.bare, self.inputs)
 
     @cached_property

@@ -89,8 +89,8 @@ ADDED: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]] = (
 def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
     """Return the edit that adds the multiples of ADDED nearest to what the context of the first call has more.
 
-    [] if all are 0 to rounding, if the numbers are too few, and if the output is not finite or has another shape than the
-    definition's. Whether the edit fits is not tested.
+    [] if all are 0 to rounding, if the numbers are too few, and if the output is not finite or has another shape than
+    the definition's. Whether the edit fits is not tested.
     """
     first = trials[0]
     right = first.result(RIGHT)
