@@ -13,12 +13,7 @@ from clearhead.checking.hypotheses.recipe import (
     right_rotate,
     rotate,
 )
-from clearhead.checking.hypotheses.stage_edit import (
-    Stage,
-    StageEdit,
-    grouped,
-    rotary,
-)
+from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared, grouped
 
 # Heads: query, key, value, at → the three; tensor, at → heads of keys; context, at → output.
 
@@ -223,7 +218,7 @@ def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tenso
 
 ROPE = [
     *(
-        StageEdit(code, way, {"rotate": turned}, rotary)
+        StageEdit(code, way, {"rotate": turned}, declared("rope"))
         for code, way, turned in (
             ("rope.layout", "other", _other_layout),
             ("rope.offset", "zero", lambda q, k, at: rotate(q, k, at, 0)),
@@ -235,5 +230,5 @@ ROPE = [
             ("rope.layout", "whole", _whole_width),
         )
     ),
-    StageEdit("rope.layout", "value", {"arrange": _value_too}, rotary),
+    StageEdit("rope.layout", "value", {"arrange": _value_too}, declared("rope")),
 ]  # fmt: skip

@@ -13,14 +13,10 @@ from clearhead.checking.hypotheses.recipe import (
     right_visible,
     visible,
 )
-from clearhead.checking.hypotheses.stage_edit import (
-    Stage,
-    StageEdit,
-    causal,
-    hides,
-    looks_back,
-    windowed,
-)
+from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared, looks_back
+
+# A mask that is passed does not count.
+HIDES = declared("causal", "window", "documents")
 
 # Patterns of the mask.
 
@@ -118,35 +114,35 @@ def _inverted(at: Setting) -> Tensor:
 MASKS = [
     StageEdit("mask.inverted", "future", {"visible": _inverted},
          lambda contract: contract.causal and contract.window is None),
-    StageEdit("mask.inverted", "window", {"visible": _inverted}, windowed),
-    StageEdit("mask.inverted", "diagonal", {"visible": _inverted_diagonal(-1)}, causal),
-    StageEdit("mask.inverted", "next", {"visible": _inverted_diagonal(1)}, causal),
-    StageEdit("mask.missing", "causal", {"visible": _without("causal")}, causal),
-    StageEdit("mask.missing", "window", {"visible": _without("window")}, windowed),
+    StageEdit("mask.inverted", "window", {"visible": _inverted}, declared("window")),
+    StageEdit("mask.inverted", "diagonal", {"visible": _inverted_diagonal(-1)}, declared("causal")),
+    StageEdit("mask.inverted", "next", {"visible": _inverted_diagonal(1)}, declared("causal")),
+    StageEdit("mask.missing", "causal", {"visible": _without("causal")}, declared("causal")),
+    StageEdit("mask.missing", "window", {"visible": _without("window")}, declared("window")),
     StageEdit("mask.missing", "both", {"visible": _without("causal", "window")},
          lambda contract: contract.causal and contract.window is not None),
     StageEdit("mask.missing", "documents", {"visible": _without("documents")},
-         lambda contract: contract.documents is not None),
-    StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, hides),
-    StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, causal),
-    StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, causal),
+         declared("documents")),
+    StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, HIDES),
+    StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, declared("causal")),
+    StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, declared("causal")),
     *(
         StageEdit("mask.off-by-one", way,
              {"visible": _moved(by if "back" in sides else 0, by if "ahead" in sides else 0)},
-             windowed, {"sides": sides})
+             declared("window"), {"sides": sides})
         for by, way in ((1, "more"), (-1, "less"))
         for sides in ("back", "ahead", "back and ahead")
     ),
     StageEdit("mask.missing", "ahead", {"visible": _both_sides}, looks_back),
-    StageEdit("mask.top-left", "rectangular", {"visible": lambda at: visible(at, 0)}, hides),
+    StageEdit("mask.top-left", "rectangular", {"visible": lambda at: visible(at, 0)}, HIDES),
 ]  # fmt: skip
 
 
 GIVEN = [
     StageEdit("mask.inverted", "given", {"visible": _given(lambda mask: ~mask)}),
-    StageEdit("mask.inverted", "with-given", {"visible": _inverted_with_given}, hides),
+    StageEdit("mask.inverted", "with-given", {"visible": _inverted_with_given}, HIDES),
     StageEdit("mask.missing", "given", {"visible": _without(mask=True)}),
-    StageEdit("mask.missing", "with-given", {"visible": _without("causal", "window")}, hides),
+    StageEdit("mask.missing", "with-given", {"visible": _without("causal", "window")}, HIDES),
     StageEdit("mask.broadcast", "given", {"visible": _on_queries}),
     *(
         StageEdit("mask.broadcast", way, {"visible": _given(pick)})

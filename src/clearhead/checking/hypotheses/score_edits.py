@@ -11,12 +11,9 @@ from clearhead.checking.hypotheses.recipe import (
     declared_bias,
     right_scale,
 )
-from clearhead.checking.hypotheses.stage_edit import (
-    Stage,
-    StageEdit,
-    biased,
-    capped,
-)
+from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared
+
+BIASED, CAPPED = declared("bias", "alibi_slopes"), declared("softcap")
 
 # The sizes that a scale is made of by mistake.
 SIZES: list[tuple[str, Callable[[Setting], float]]] = [
@@ -33,7 +30,7 @@ SIZES: list[tuple[str, Callable[[Setting], float]]] = [
 SCALES = [
     StageEdit("scale.missing", "missing", {"scale": lambda at: 1.0}),
     StageEdit("scale.wrong", "size", {"scale": lambda at: at.head_dim**-0.5},
-         lambda contract: contract.scale is not None, {"size": "1/√head_dim"}),
+         declared("scale"), {"size": "1/√head_dim"}),
     *(StageEdit("scale.wrong", "size", {"scale": scale}, values={"size": name}) for name, scale in SIZES),
     StageEdit("scale.missing", "late",
          {"scale": lambda at: 1.0, "after": lambda weights, seen, at: weights * right_scale(at)}),
@@ -80,22 +77,22 @@ def _bias_after(only_seen: bool) -> Stage:
 
 
 ORDER = [
-    StageEdit("bias.wrong", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, biased),
+    StageEdit("bias.wrong", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, BIASED),
     *(
         StageEdit("bias.wrong", "after",
-             {"prepare": _prepared("scale", "cap", "hide"), "after": _bias_after(seen)}, biased)
+             {"prepare": _prepared("scale", "cap", "hide"), "after": _bias_after(seen)}, BIASED)
         for seen in (False, True)
     ),
-    StageEdit("bias.wrong", "sign", {"prepare": _prepared("scale", "cap", "unbias", "hide")}, biased),
+    StageEdit("bias.wrong", "sign", {"prepare": _prepared("scale", "cap", "unbias", "hide")}, BIASED),
     *(
-        StageEdit("softcap.order", "mask", {"prepare": _prepared(*order)}, capped)
+        StageEdit("softcap.order", "mask", {"prepare": _prepared(*order)}, CAPPED)
         for order in (
             ("scale", "hide", "cap"),
             ("scale", "bias", "hide", "cap"),
             ("scale", "hide-finite", "cap", "bias"),
         )
     ),
-    StageEdit("softcap.order", "scale", {"prepare": _prepared("cap", "scale", "bias", "hide")}, capped),
+    StageEdit("softcap.order", "scale", {"prepare": _prepared("cap", "scale", "bias", "hide")}, CAPPED),
     StageEdit("softcap.order", "bias", {"prepare": _prepared("scale", "bias", "cap", "hide")},
-         lambda contract: capped(contract) and biased(contract)),
+         lambda contract: CAPPED(contract) and BIASED(contract)),
 ]  # fmt: skip
