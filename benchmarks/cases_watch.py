@@ -190,3 +190,36 @@ def total_of_short_texts() -> Sides:
         return (total / sum(int(each.sum()) for each in batches)).flatten()
 
     return {"watch(keep='total')": watched, "unwatched": alone, "output_attentions=True": by_hand}
+
+
+@case(
+    "watch-loss-2048",
+    reach="<= 0.2x memory",
+    work="the entropy of a layer of 8 heads over 2048 tokens as a loss, forward and backward: watch(keep=function) "
+    "against eager weights",
+    compare=_same_averages,
+    rounds=3,
+)
+def loss_on_entropy() -> Sides:
+    layer, x = ch.MultiHeadAttention(256, num_heads=8, mask=ch.causal()), torch.randn(1, 2048, 256)
+    visible = torch.ones(2048, 2048, dtype=torch.bool).tril()
+
+    def gradient_of(loss: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(loss, layer.query_projection.weight)[0]
+
+    def watched() -> torch.Tensor:
+        entropy = torch.enable_grad()(lambda path, weights: weights.entropy().mean())
+        with ch.watch(layer, keep=entropy) as seen:
+            layer(x)
+        return gradient_of(seen[0])
+
+    def eager() -> torch.Tensor:
+        layer(x)
+        projections = layer.query_projection, layer.key_projection
+        query, key = (each(x).view(1, 2048, 8, 32).transpose(1, 2) for each in projections)
+        scores = (query @ key.mT * 32**-0.5).masked_fill(~visible, -torch.inf)
+        weights = scores.softmax(dim=-1)
+        entropy = -(weights * weights.clamp_min(1e-30).log()).sum(dim=-1)
+        return gradient_of(entropy.mean())
+
+    return {"watch(keep=function)": watched, "eager": eager}

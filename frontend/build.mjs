@@ -30,7 +30,7 @@ const options = {
   bundle: true,
   write: false,
   minify: true,
-  target: ["es2022", "chrome111", "firefox113", "safari16.4"],
+  target: ["es2022", "chrome123", "firefox125", "safari17.5"],
   // Elements as calls of h, of which the children are arguments: that is shorter than as a property.
   tsconfigRaw: {
     compilerOptions: { jsx: "react", jsxFactory: "h", jsxFragmentFactory: "Fragment" },
@@ -61,7 +61,7 @@ const styleText = {
 const results = await Promise.all([
   build({
     ...options,
-    entryPoints: { heads: "src/heads.ts", trace: "src/trace.tsx" },
+    entryPoints: { heads: "src/heads.ts", trace: "src/trace.tsx", sentence: "src/sentence.tsx" },
     plugins: [styleText],
     format: "esm",
   }),

@@ -253,6 +253,16 @@ def test_logsumexp_is_that_of_torch() -> None:
     assert torch.equal(stages.logsumexp(masked), torch.logsumexp(masked, dim=-1))
 
 
+def test_logarithms_of_weights() -> None:
+    masked = drawn(2, 3, 5, 7) * 30
+    masked[masked < -10] = masked[0, 0, 0] = -INF
+    masked[0, 0, 1, 0] = NAN
+    for sinks in (None, drawn(3)):
+        logs, weights = (stages.weights(masked, sinks, log=each) for each in (True, False))
+        torch.testing.assert_close(logs.exp(), weights, rtol=1e-13, atol=0, equal_nan=True)
+        assert torch.equal(logs.isneginf(), masked.isneginf())
+
+
 def test_logsumexp_gives_the_weights() -> None:
     masked = drawn(3, 5)
     total = stages.logsumexp(masked)

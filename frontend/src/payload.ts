@@ -4,10 +4,18 @@
 //
 // Every part begins at a multiple of three bytes, so that each can be read out of base64 by itself.
 
-export type Numbers = Uint8Array | Uint16Array | Uint32Array | Int32Array | Float32Array;
+const DTYPES = {
+  uint8: Uint8Array,
+  uint16: Uint16Array,
+  uint32: Uint32Array,
+  int32: Int32Array,
+  float32: Float32Array,
+};
+
+export type Numbers = InstanceType<(typeof DTYPES)[keyof typeof DTYPES]>;
 
 export interface ArrayPlace {
-  dtype: "uint8" | "uint16" | "uint32" | "int32" | "float32";
+  dtype: keyof typeof DTYPES;
   shape: number[];
   /** Where its bytes begin, counted from the end of the head, and how many they are. */
   start: number;
@@ -51,7 +59,8 @@ export async function readArray(read: Reader, head: Head, name: string): Promise
   const place = head.arrays[name];
   if (!Object.hasOwn(head.arrays, name) || place === undefined)
     throw new Error(`There is no array ${name} in this page.`);
-  return asNumbers(await inflate(await read(head.end + place.start, place.bytes)), place.dtype);
+  const bytes = await inflate(await read(head.end + place.start, place.bytes));
+  return new DTYPES[place.dtype](bytes.buffer as ArrayBuffer);
 }
 
 /** Undoes Python's zlib.compress. */
@@ -60,20 +69,4 @@ export async function inflate(bytes: Uint8Array): Promise<Uint8Array> {
     .stream()
     .pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-function asNumbers(bytes: Uint8Array, dtype: ArrayPlace["dtype"]): Numbers {
-  const { buffer } = bytes;
-  switch (dtype) {
-    case "uint8":
-      return bytes;
-    case "uint16":
-      return new Uint16Array(buffer);
-    case "uint32":
-      return new Uint32Array(buffer);
-    case "int32":
-      return new Int32Array(buffer);
-    case "float32":
-      return new Float32Array(buffer);
-  }
 }

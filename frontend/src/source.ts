@@ -41,12 +41,14 @@ export interface Tile {
   silent?: boolean;
 }
 
+/** How many queries and keys a cell has. */
+export function sizeOfCell({ rows, columns, cells }: Tile): [tall: number, wide: number] {
+  return [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
+}
+
 /** What a token looks at, or is looked at by: places and weights, the largest first. */
 export interface TokenNumbers {
   links: [number, number | null][];
-  /** The sum of its weights: of a key, what it receives. */
-  total: number | null;
-  entropy: number | null;
 }
 
 /** How the weight of a pair comes about (matrix/pairs.py). */
@@ -110,13 +112,11 @@ export type Tiler = (source: Source, request: TileRequest) => Promise<Tile | nul
 export class BytesSource implements Source {
   private known: Promise<Head> | null = null;
   private arrays = new Map<string, Promise<Numbers>>();
-  private readonly read: Reader;
-  private readonly tiler: Tiler;
 
-  constructor(read: Reader, tiler: Tiler = async () => null) {
-    this.read = read;
-    this.tiler = tiler;
-  }
+  constructor(
+    private readonly read: Reader,
+    private readonly tiler: Tiler = async () => null,
+  ) {}
 
   head(): Promise<Head> {
     return (this.known ??= readHead(this.read));

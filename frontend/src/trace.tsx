@@ -21,6 +21,7 @@ import {
   put,
   readFields,
   signalsOf,
+  THEME,
   valuesOf,
   writeFields,
 } from "./shared/fields";
@@ -64,11 +65,7 @@ const FIELDS: Fields<TraceState, TraceData> = {
   feature: placeAmong(() => ANY),
   head: oneOfNumbers(({ heads }) => heads),
   sample: oneOfNumbers(({ samples }) => samples),
-  theme: {
-    start: null,
-    read: (text) => (text === "light" || text === "dark" ? text : null),
-    write: (theme) => theme ?? "",
-  },
+  theme: THEME,
   embed: FLAG,
 };
 

@@ -57,9 +57,9 @@ function oklab(colour) {
 
 test("heads that are shown at once differ to eyes of every kind, in both themes", () => {
   const css = readFileSync(new URL("../../../src/style.css", import.meta.url), "utf8");
-  const hues = [...css.matchAll(/--hue\d: (#[0-9a-f]{6})/g)].map((found) => found[1]);
-  assert.equal(hues.length, 8);
-  for (const theme of [hues.slice(0, 4), hues.slice(4)]) {
+  const pairs = [...css.matchAll(/--hue\d: light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)/g)];
+  assert.equal(pairs.length, 4);
+  for (const theme of [1, 2].map((side) => pairs.map((found) => found[side]))) {
     for (const [kind, eye] of Object.entries(EYES)) {
       const seen = theme.map((hex) => oklab(times(eye, light(hex))));
       for (const [at, one] of seen.entries()) {

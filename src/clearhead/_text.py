@@ -85,7 +85,7 @@ def patch_names(grid: tuple[int, int], skip: int) -> list[str]:
 
 
 def bounded(text: str, most: int) -> str:
-    """Return a text that is readable, and of a long one the beginning and the end.
+    """Return a text that is readable, in at most `most` characters, 7 or more: of a long one the beginning and the end.
 
     Example:
         >>> bounded("a message", 20), bounded("a" * 99 + "b" * 99, 20)
@@ -123,7 +123,7 @@ def kind_of(value: object) -> str:
 
 
 def exit_words(code: int) -> str:
-    """Return how a process ended, by its exit code; below 0 is the signal that ended it.
+    """Return how a process ended, by its exit code; below 0 is the signal that ended it, ValueError for an unknown one.
 
     Example:
         >>> exit_words(3), exit_words(-9)
@@ -204,7 +204,7 @@ def _columns(char: str) -> int:
 
 
 def _ends(text: str, most: int) -> str:
-    """Return a text of at most `most` characters, 7 or more, with " … " for a middle that is cut."""
+    """Return a text of at most `most` characters, with " … " for a middle that is cut; `most` must be 7 or more."""
     if len(text) <= most:
         return text
     head, tail = most // 2, most - most // 2 - 3

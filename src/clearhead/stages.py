@@ -96,17 +96,19 @@ def masked_scores(
 def weights(
     masked_scores: Float[Tensor, "*batch query_len kv_len"],
     sinks: Float[Tensor, "*#heads"] | None = None,
+    log: bool = False,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """Return the softmax of the scores of each query over the keys.
+    """Return the softmax of the scores of each query over the keys, or with `log` its logarithm.
 
     A sink is one more score per head that takes its share and has no value (Xiao et al., 2024,
     https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025). A query that sees nothing gets zeros; one with a NaN or
-    +∞ in its scores or sink gets NaN, and sends no gradient.
+    +∞ in its scores or sink gets NaN, and sends no gradient. A logarithm is −∞ for hidden keys alone.
     """
+    softmax = torch.log_softmax if log else torch.softmax
     if sinks is None:
-        return torch.softmax(masked_scores, dim=-1)
+        return softmax(masked_scores, dim=-1)
     sink = upcast(sinks)[..., :, None, None].expand(*masked_scores.shape[:-1], 1)
-    return torch.softmax(torch.cat([masked_scores, sink], dim=-1), dim=-1)[..., :-1]
+    return softmax(torch.cat([masked_scores, sink], dim=-1), dim=-1)[..., :-1]
 
 
 def logsumexp(
@@ -322,21 +324,22 @@ def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap a stage that returns weights: empty rows get 0, and a query with NaN or ∞ in scores or sink gets NaN.
+    """Wrap `weights`: empty rows get 0, with `log` −∞, and a query with NaN or ∞ in scores or sink gets NaN.
 
     Neither sends a gradient, since 0 · NaN would reach the keys.
     """
 
     @wraps(plain)
-    def contained(masked_scores: Tensor, sinks: Tensor | None = None) -> Tensor:
+    def contained(masked_scores: Tensor, sinks: Tensor | None = None, log: bool = False) -> Tensor:
         hidden, empty = _hidden_and_empty(masked_scores)
         nonfinite = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
         if sinks is not None:
             infinite = infinite_sinks(sinks)
             sinks = sinks.masked_fill(infinite, 0.0)
             nonfinite = nonfinite | infinite[..., :, None, None]
-        shares = plain(masked_scores.masked_fill(empty | nonfinite, 0.0), sinks)
-        return shares.masked_fill(nonfinite, torch.nan).masked_fill(hidden, 0.0)
+        shares = plain(masked_scores.masked_fill(empty | nonfinite, 0.0), sinks, log)
+        of_hidden = -torch.inf if log else 0.0
+        return shares.masked_fill(nonfinite, torch.nan).masked_fill(hidden, of_hidden)
 
     return contained
 
@@ -349,9 +352,8 @@ def _contain_logsumexp(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         _, empty = _hidden_and_empty(masked_scores)
         nonfinite = torch.isnan(masked_scores).any(dim=-1, keepdim=True)
         total = plain(masked_scores.masked_fill(empty | nonfinite, 0.0))
-        return total.masked_fill(nonfinite[..., 0], torch.nan).masked_fill(
-            empty[..., 0], -torch.inf
-        )
+        total = total.masked_fill(nonfinite[..., 0], torch.nan)
+        return total.masked_fill(empty[..., 0], -torch.inf)
 
     return contained
 

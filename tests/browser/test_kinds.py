@@ -179,18 +179,6 @@ def test_the_first_tab_leads_to_what_the_page_is_for(opens: Opens, tmp_path: Pat
         assert page.evaluate("(place) => document.activeElement.matches(place)", place)
 
 
-def test_an_explanation_opens_by_keys(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, "heads", tmp_path)
-    hint = page.locator(".ch-hint").first
-    hint.get_by_role("button").focus()
-    note = hint.get_by_role("note", include_hidden=True)
-    expect(note).to_be_hidden()
-    page.keyboard.press("Enter")
-    expect(note).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(note).to_be_hidden()
-
-
 SIZES = """() => {
   const root = document.querySelector("ch-figure, .ch-trace-figure")?.shadowRoot ?? document.querySelector(".ch-shell");
   const own = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());

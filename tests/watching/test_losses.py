@@ -101,7 +101,10 @@ SEEN = (
 )
 
 
-@pytest.mark.parametrize("kept", ["gradients", "checkpointed", "heads"])
+KEPT = ["gradients", "checkpointed", "heads", "function", "function, checkpointed"]
+
+
+@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_loss_on_attention_trains_as_on_eager_weights(
     name: str, kept: str, monkeypatch: pytest.MonkeyPatch
@@ -109,16 +112,19 @@ def test_a_loss_on_attention_trains_as_on_eager_weights(
     monkeypatch.setattr(parts, "PORTION", 13 * 8 * 5)
     torch.manual_seed(0)
     number, of_weights = NUMBERS[name]
-    model = Model(checkpointed=kept == "checkpointed").double()
+    model = Model(checkpointed="checkpointed" in kept).double()
     x, y = torch.randn(2, 2, 13, 8, dtype=torch.float64)
     heads = [1, 2] if kept == "heads" else None
-    with ch.watch(model, keep="gradients", heads=heads) as seen:
-        output = model(x)
     with ch.watch(model, keep="gradients", heads=heads) as others:
         model(y)
-    with torch.no_grad():
-        assert not number(seen[0], others[0]).requires_grad
-    found = number(seen[0], others[0])
+    keep: Any = lambda path, matrix: number(matrix, others[path])  # noqa: E731
+    is_function = "function" in kept
+    with_graph: Any = torch.enable_grad()(keep) if is_function else "gradients"
+    watches = [ch.watch(model, keep=each, heads=heads) for each in (with_graph, keep)]
+    with watches[0] as seen, watches[1] as without:
+        output = model(x)
+    assert not without[0].requires_grad
+    found = seen[0] if is_function else number(seen[0], others[0])
     weights = [model.weights(each)[:, heads or slice(None)] for each in (x, y)]
     expected = of_weights(*weights)
     torch.testing.assert_close(found, expected)
@@ -139,3 +145,34 @@ def test_a_loss_under_autocast_has_finite_gradients() -> None:
         (seen[0].entropy().mean() + output.float().mean()).backward()
     assert all(bool(p.grad is None or p.grad.isfinite().all()) for p in layer.parameters())
     assert layer.query_projection.weight.grad is not None
+
+
+@pytest.mark.parametrize("name", ["kl", "js"])
+def test_a_divergence_of_weights_that_are_0_in_float32(name: str) -> None:
+    """Held to float64, in which a weight of e⁻³⁰⁰ is a number."""
+    number, of_weights = NUMBERS[name]
+    scores = (70 * torch.randn(2, 5, 7)).requires_grad_()
+    assert bool((scores.softmax(dim=-1) == 0).any())
+    one, other = (ch.AttentionMatrix(each, torch.eye(7), scale=1.0) for each in scores)
+    found, expected = number(one, other), of_weights(*scores.double().softmax(dim=-1)).float()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(a.sum(), scores) for a in (found, expected)))
+    assert bool((number(one, one) == 0).all())
+
+
+def test_a_divergence_from_hidden_keys_is_infinite_and_sends_no_gradient() -> None:
+    query, key = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
+    whole, part = ch.AttentionMatrix(query, key), ch.AttentionMatrix(query, -key, mask=ch.causal())
+    found = whole.divergence(part)
+    assert found.isinf().tolist() == [True, True, True, True, False]
+    [pulled] = torch.autograd.grad(found.sum(), query)
+    assert pulled.any(dim=-1).tolist() == [False, False, False, False, True]
+
+
+def test_a_key_that_was_written_to_has_no_gradients() -> None:
+    query, key = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in "qk")
+    made = key * 1.0
+    entropy = ch.AttentionMatrix(query, made).entropy().sum()
+    made.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        entropy.backward()

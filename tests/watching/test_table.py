@@ -214,18 +214,6 @@ def test_two_texts_of_one_length_share_no_places(keep: Any, tmp_path: Path) -> N
     assert model.cross._forward_pre_hooks_with_kwargs == {}
 
 
-def test_cross_attention_of_transformers() -> None:
-    """Handed on by name; in a generation by each step."""
-    config = transformers.BartConfig(
-        vocab_size=99, d_model=8, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8,
-        decoder_ffn_dim=8, encoder_attention_heads=2, decoder_attention_heads=2,
-    )  # fmt: skip
-    model = transformers.BartModel(config).eval()
-    with ch.watch(model) as seen:
-        model(torch.arange(3, 8)[None], decoder_input_ids=torch.arange(4, 9)[None])
-    assert [matrix.cross for matrix in seen.values()] == [False, False, True]
-
-
 @pytest.mark.parametrize("keep", ["matrix", "summary"])
 def test_layers_that_share_a_module_have_rows_of_their_own(keep: Any, tmp_path: Path) -> None:
     config = transformers.AlbertConfig(

@@ -504,14 +504,11 @@ def test_several_calls_of_a_module() -> None:
     first, second = seen.calls("first")
     close(first.dense(), weights_of(x, x))
     close(second.dense(), weights_of(y, y))
-    reasons = {
-        "first": "call 1 has query_len=3 and kv_len=3, after 5 keys",
-        1: "call 1 has query_len=3 and kv_len=3, after 5 keys",
-    }
-    for layer, reason in reasons.items():
+    reason = "call 1 has query_len=3 and kv_len=3, after 5 keys"
+    for layer in ("first", 1):
         text = (
             f"[watch.several] {layer!r} attended 2 times, and not as rows of one matrix, since "
-            f"{reason}; calls({layer!r}) has them all."
+            f"{reason}; calls({layer!r}) has them all, returned(sequences) the rows of a generation."
         )
         with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
             seen[layer]
@@ -576,13 +573,15 @@ def test_results_are_not_read_as_attention(tmp_path: Path) -> None:
         model(x)
     with watch(model) as matrices:
         model(x)
-    assert_refused(seen.table, "watch.results", "table // 'function'")
-    assert_refused(lambda: seen.find(0), "watch.results", "find // 'function'")
-    assert_refused(seen.plot, "watch.results", "plot // 'function'")
-    assert_refused(
-        lambda: seen.to_html(tmp_path / "page.html"), "watch.results", "to_html // 'function'"
-    )
-    assert_refused(lambda: seen.save(tmp_path / "file"), "watch.results", "save // 'function'")
+    for verb, given in (
+        ("table", ()),
+        ("find", (0,)),
+        ("plot", ()),
+        ("to_html", ("",)),
+        ("save", ("",)),
+    ):
+        call = getattr(seen, verb)
+        assert_refused(lambda: call(*given), "watch.results", f"{verb} // 'function'")  # noqa: B023
     assert_refused(lambda: ch.view(seen), "watch.results", "view // 'function'")
     with pytest.raises(ArgumentError, match=r"watch\.results"):
         matrices.to_html(tmp_path / "page.html", other=seen)
@@ -879,7 +878,12 @@ test_what_watch_refuses = refusals(
     ({"heads": 3}, "heads.type", "3"),
     ({"heads": []}, "heads.value", "[]"),
     ({"heads": [1, 1]}, "heads.value", "[1, 1]"),
-    ({"keep": "weights"}, "keep.value", "'weights'"),
+    (
+        {"keep": "weights"},
+        "keep.value",
+        'keep // "matrix", "gradients", "contexts", "summary", "total" or a function',
+        "'weights'",
+    ),
     ({"keep": "total", "values": True}, "values.keep", "'total'"),
     ({"values": 1}, "values.type", "values // 1"),
     ({"tokens": IDS}, "tokens.keep"),

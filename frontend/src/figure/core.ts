@@ -89,7 +89,6 @@ export function stageOf(
     columns,
     rowAxis: axisOf(rowName),
     columnAxis: axisOf(columnName),
-    rowName,
     columnName,
     bias: false,
     parts: "",
@@ -226,7 +225,7 @@ export const HIDING = ["", ", then struck out", ", then struck out and divided b
 
 /** Each row, or column, as shares of 1; 0 where nothing is visible. Of softmax no number beside one that is none
  * or ∞. */
-function sharesOf({ rows, columns, numbers }: Matrix, how: number, down: boolean) {
+export function sharesOf({ rows, columns, numbers }: Matrix, how = 0, down = false) {
   const made = new Float64Array(rows * columns);
   const [lines, length] = down ? [columns, rows] : [rows, columns];
   const round = how === 2 ? Math.fround : (each: number) => each;

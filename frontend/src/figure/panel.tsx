@@ -1,4 +1,4 @@
-// One stage as a grid of cells, each of which is drawn again only when what it shows is another.
+// One stage as a grid of cells, of which a row is drawn again only when what it shows is another.
 import { Component } from "preact";
 import type { Touched } from "./core";
 import { cellNumber, number, places } from "./stage";
@@ -7,85 +7,11 @@ import { cellNumber, number, places } from "./stage";
 const MOST = 12;
 /** Rows and columns that are drawn at a time; the others are in the blocks before and after. */
 const ROWS = 12;
+const WEIGHT_ROWS = 8;
 const COLUMNS = 64;
 
-interface CellProps {
-  at: string;
-  label: string;
-  kind: "number" | "still" | "pair";
-  text: string;
-  /** The number to four decimals, for screen readers. */
-  spoken: string;
-  /** A colour alone. */
-  bare: boolean;
-  /** What stood here before the last edit, where that was something else. */
-  old: string;
-  value: number;
-  /** From -1 to 1. */
-  share: number;
-  classes: string;
-  stop: boolean;
-  typing: string | null;
-}
-
-class Cell extends Component<CellProps> {
-  override shouldComponentUpdate(next: CellProps) {
-    const names = Object.keys(next) as (keyof CellProps)[];
-    return names.some((name) => !Object.is(next[name], this.props[name]));
-  }
-
-  override render({
-    at,
-    label,
-    kind,
-    text,
-    spoken,
-    bare,
-    old,
-    value,
-    share,
-    classes,
-    stop,
-    typing,
-  }: CellProps) {
-    const content =
-      typing === null ? (
-        <>
-          <span>{bare ? "" : text}</span>
-          {old && <small>{old}</small>}
-        </>
-      ) : (
-        <input defaultValue={typing} inputMode="decimal" aria-label={label} ref={focusEnd} />
-      );
-    const own = {
-      "data-at": at,
-      tabIndex: stop && typing === null ? 0 : -1,
-      class: `cell ${kind} ${classes}`,
-      style: { "--share": `${Math.round(100 * Math.min(1, Math.abs(share)))}%` },
-    };
-    if (kind === "still") {
-      return (
-        <td {...own} aria-label={`${label}: ${spoken}`}>
-          {content}
-        </td>
-      );
-    }
-    // The element stays while a number is typed into it, so that it keeps the focus afterwards.
-    const role =
-      typing !== null
-        ? {}
-        : kind === "pair"
-          ? ({ role: "switch", "aria-checked": value === 1 ? "true" : "false" } as const)
-          : ({ role: "spinbutton", "aria-valuenow": value, "aria-valuetext": spoken } as const);
-    return (
-      <td>
-        <span {...own} {...role} aria-label={typing === null ? label : undefined}>
-          {content}
-        </span>
-      </td>
-    );
-  }
-}
+/** The colours of heads, told apart by lightness too. */
+export const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#888"];
 
 function focusEnd(input: HTMLInputElement | null) {
   if (input === null) return;
@@ -144,61 +70,88 @@ class Row extends Component<RowProps> {
   }
 
   override render(props: RowProps) {
-    const { stage, old, row, label, columns, editable, sparse, small, top, mask } = props;
-    const say = props.whole ? (value: number) => `${value}`.replace("-", "−") : cellNumber;
-    const pairs = stage.name === "mask";
     return (
       <tr class={props.focus ? "focus" : ""}>
-        <th scope="row" title={label}>
-          <bdi>{label}</bdi>
+        <th scope="row" title={props.label}>
+          <bdi>{props.label}</bdi>
         </th>
-        {columns.map((column, place) => {
-          const j = props.from + place;
-          const value = stage.at(row, j);
-          const waits = j === props.asked;
-          const before = old === undefined ? value : old.at(row, j);
-          const changed = !Object.is(before, value) && !waits;
-          const beside = changed && !pairs && !sparse ? say(before) : "";
-          const hidden = !pairs && mask[place] === "0";
-          const marked = props.marks[place] === "1";
-          const cut = props.cut[place] === "1";
-          const blank = hidden && (value === 0 || value === -Infinity);
-          const text = waits ? "?" : pairs ? (value ? "●" : "·") : blank ? "" : say(value);
-          const kind = pairs && editable ? "pair" : editable && !waits ? "number" : "still";
-          const what = pairs ? `${label} sees ${column}` : `${stage.name} ${label}, ${column}`;
-          const wrong = stage.expected && !isNear(value, stage.expected.at(row, j));
-          const classes = [
-            changed && "changed",
-            hidden && "hidden",
-            cut && "cut",
-            waits && "asked",
-            marked && "marked",
-            wrong && "wrong",
-            props.hues && `hue${props.hues[place]}`,
-            value < 0 && Number.isFinite(value) && "below",
-          ];
-          const shown = props.all || marked || cut || changed;
-          return (
-            <Cell
-              key={j}
-              at={`${stage.name}.${row}.${j}`}
-              label={hidden ? `${what}, hidden` : what}
-              kind={kind}
-              text={text}
-              spoken={waits ? "?" : pairs || props.whole ? text : number(value)}
-              bare={!pairs && !waits && (small || !shown)}
-              old={beside === text ? "" : beside}
-              value={value}
-              share={waits || blank || !Number.isFinite(value) ? 0 : value / top}
-              classes={classes.filter(Boolean).join(" ")}
-              stop={j === props.stop}
-              typing={j === props.typing ? props.text : null}
-            />
-          );
-        })}
+        {props.columns.map((_, place) => cellOf(props, place))}
       </tr>
     );
   }
+}
+
+/** The cell at a place of a row. */
+function cellOf(props: RowProps, place: number) {
+  const { stage, old, row, editable, mask, whole } = props;
+  const [j, column, pairs] = [props.from + place, props.columns[place], stage.name === "mask"];
+  const say = whole ? (value: number) => `${value}`.replace("-", "−") : cellNumber;
+  const value = stage.at(row, j);
+  const waits = j === props.asked;
+  const typing = j === props.typing;
+  const before = old === undefined ? value : old.at(row, j);
+  const changed = !Object.is(before, value) && !waits;
+  const hidden = !pairs && mask[place] === "0";
+  const marked = props.marks[place] === "1";
+  const cut = props.cut[place] === "1";
+  const blank = hidden && (value === 0 || value === -Infinity);
+  const text = waits ? "?" : pairs ? (value ? "●" : "·") : blank ? "" : say(value);
+  /** The number to four decimals, for screen readers. */
+  const spoken = waits ? "?" : pairs || whole ? text : number(value);
+  const what = pairs ? `${props.label} sees ${column}` : `${stage.name} ${props.label}, ${column}`;
+  const label = hidden ? `${what}, hidden` : what;
+  const share = waits || blank || !Number.isFinite(value) ? 0 : Math.abs(value / props.top);
+  const isTouched = editable && !waits;
+  const classes = [
+    "cell",
+    isTouched && (pairs ? "pair" : "number"),
+    changed && "changed",
+    hidden && "hidden",
+    cut && "cut",
+    waits && "asked",
+    marked && "marked",
+    stage.expected && !isNear(value, stage.expected.at(row, j)) && "wrong",
+    props.hues && `hue${props.hues[place]}`,
+    value < 0 && Number.isFinite(value) && "below",
+  ];
+  const own = {
+    "data-at": `${stage.name}.${row}.${j}`,
+    tabIndex: j === props.stop && !typing ? 0 : -1,
+    class: classes.filter(Boolean).join(" "),
+    style: {
+      "--share": `${Math.round(100 * Math.min(1, share))}%`,
+      "--hue": props.hues && HUES[Number(props.hues[place])]!,
+    },
+  };
+  const isShown = pairs || waits || (!props.small && (props.all || marked || cut || changed));
+  // What stood here before the last edit, where that was something else.
+  const beside = changed && !pairs && !props.sparse && say(before);
+  const content = typing ? (
+    <input defaultValue={props.text} inputMode="decimal" aria-label={label} ref={focusEnd} />
+  ) : (
+    <>
+      <span>{isShown ? text : ""}</span>
+      {beside && beside !== text && <small>{beside}</small>}
+    </>
+  );
+  if (!isTouched) {
+    return (
+      <td key={j} {...own} aria-label={`${label}: ${spoken}`}>
+        {content}
+      </td>
+    );
+  }
+  const role = pairs
+    ? ({ role: "switch", "aria-checked": value === 1 ? "true" : "false" } as const)
+    : ({ role: "spinbutton", "aria-valuenow": value, "aria-valuetext": spoken } as const);
+  // The element stays while a number is typed into it, so that it keeps the focus afterwards.
+  return (
+    <td key={j}>
+      <span {...own} {...(!typing && { ...role, "aria-label": label })}>
+        {content}
+      </span>
+    </td>
+  );
 }
 
 /** True if two numbers are equal to four decimals. */
@@ -224,8 +177,6 @@ export interface PanelProps {
   all: boolean;
   /** True for the stages that *step* has not reached. */
   later: boolean;
-  /** Its place among the stages: what changed is lit one stage after the other. */
-  order: number;
   /** Numbers that a hand has set. */
   cut?: ReadonlyMap<string, number>;
   /** True if the mask hides the pair; null for a stage that is not over query and key. */
@@ -247,7 +198,8 @@ export function Panel(props: PanelProps) {
   const { editable = false, cut = NO_CELLS, asked = null, typing = null, hue = null } = props;
   const [row, column] = props.focus;
   const isMask = stage.name === "mask";
-  const shownRows = blockOf(row, stage.rows, isMask ? stage.rows : ROWS);
+  const rowsAtOnce = stage.rowAxis === "width" ? WEIGHT_ROWS : ROWS;
+  const shownRows = blockOf(row, stage.rows, isMask ? stage.rows : rowsAtOnce);
   const shownColumns = blockOf(column, stage.columns, isMask ? stage.columns : COLUMNS);
   const small = shownColumns.length > MOST;
   const low = shownRows.length > MOST;
@@ -271,7 +223,7 @@ export function Panel(props: PanelProps) {
       class={`panel ${small ? "small" : ""} ${low ? "low" : ""} ${props.later ? "later" : ""}`}
       data-stage={stage.name}
       data-rows={stage.rowAxis}
-      style={{ "--order": props.order, "--columns": shownColumns.length }}
+      style={{ "--columns": shownColumns.length }}
     >
       <p class="name">
         {stage.name} <span title={stage.formula}>{stage.formula}</span>

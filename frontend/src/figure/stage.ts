@@ -37,9 +37,8 @@ export interface Stage extends Numbered {
   of?: string | undefined;
   rowAxis: Axis;
   columnAxis: Axis;
-  /** The names of the axes: "head_dim". */
+  /** The name of the axis: "head_dim". */
   columnName: string;
-  rowName: string;
   bias: boolean;
   parts: string;
   changes: Change[] | null;

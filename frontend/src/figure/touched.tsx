@@ -13,6 +13,7 @@ import {
   scaleOf,
   write,
 } from "./model";
+import { HUES } from "./panel";
 import { Plane } from "./plane_view";
 import { type Explained, explained, headingOf, NOTHING, Reading } from "./reading";
 import { type Call, columnLabels, number, placeOf, rowLabels, type Stage } from "./stage";
@@ -24,8 +25,6 @@ export interface Drawn {
   stages: Map<string, Touched>;
   old: Map<string, Touched> | null;
   said: string;
-  /** How many edits there were: what changed is lit anew with each. */
-  edits: number;
 }
 
 type Step = Action & { going?: boolean };
@@ -46,13 +45,14 @@ interface TouchedLooks extends Looks {
 
 export class TouchedFigure extends Figure<Props, TouchedLooks> {
   told: State;
+  lit: Drawn["old"] = null;
   hands;
 
   constructor(props: Props) {
     super(props);
     const { data, start, ready } = props;
     this.told = start;
-    const drawn = { state: start, stages: allStages(data, start), old: null, said: "", edits: 0 };
+    const drawn = { state: start, stages: allStages(data, start), old: null, said: "" };
     const focus = firstFocus(data);
     this.state = { drawn, focus, pointed: null, typing: null, all: false, step: null };
     ready((state) => this.act({ state }));
@@ -81,8 +81,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
       const stages = allStages(data, state);
       const said = told(action, ordered(data, state.order), now, stages);
       const old = action.going ? now.old : now.stages;
-      const edits = action.going ? now.edits : now.edits + 1;
-      return { drawn: { state, stages, old, said, edits } };
+      return { drawn: { state, stages, old, said } };
     });
   };
 
@@ -94,7 +93,9 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
 
   override componentDidUpdate() {
     super.componentDidUpdate();
-    const { state } = this.state.drawn;
+    const { state, old } = this.state.drawn;
+    if (old !== this.lit) light(this.place!);
+    this.lit = old;
     if (state === this.told) return;
     this.told = state;
     this.props.changed(write(state));
@@ -102,7 +103,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
 
   content(): Content {
     const { drawn, focus, pointed, typing } = this.state;
-    const { state, stages, old, said, edits } = drawn;
+    const { state, stages, old, said } = drawn;
     const { act } = this;
     const data = ordered(this.props.data, state.order);
     const { edit, predict, show, title } = data;
@@ -115,7 +116,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
     const hues = ({ name, from }: Touched) => {
       if (!split || (name !== "query" && !from)) return null;
       return (row: number, column: number) =>
-        Math.floor((from?.(row, column)[1] ?? column) / split) % HUES;
+        Math.floor((from?.(row, column)[1] ?? column) / split) % HUES.length;
     };
     const tools = { data, state, stages, act };
     const plain = stages.size === 1;
@@ -172,12 +173,23 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
           <p role="status">{said}</p>
         </>
       ),
-      class: `flash${edits % 2} ${edit.includes("softmax") ? "as-bars" : ""}`,
+      class: edit.includes("softmax") ? "as-bars" : "",
     };
   }
 }
 
-const HUES = 6;
+/** Light what changed, one stage after the other. */
+function light(place: HTMLElement) {
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  for (const [order, panel] of place.querySelectorAll(".panel").entries())
+    for (const cell of panel.querySelectorAll(".changed"))
+      cell.animate(LIT, { duration: 600, delay: 160 * order, fill: "backwards" });
+}
+
+const LIT = [
+  { offset: 0, background: "var(--raised)", color: "transparent" },
+  { offset: 0.4, background: "var(--mark)" },
+];
 
 /** What no figure has, and the arithmetic asks for. */
 const CALL = { sinks: null, heads: [0] };

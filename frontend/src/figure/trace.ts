@@ -62,7 +62,6 @@ export function stagesOf(
       rowAxis: axisOf(axes[0]),
       columnAxis: axes[1] === "kv_len" ? "key" : "width",
       columnName: axes[1],
-      rowName: axes[0],
       bias: bias ?? false,
       parts: parts ?? "",
       changes: changes ?? null,

@@ -56,6 +56,9 @@ export interface BaseProps {
   focused?: (focus: Focus) => void;
 }
 
+/** With more stages, where there is no room for numbers, cells have colours alone. */
+const MANY = 8;
+
 type Hands = preact.HTMLAttributes<HTMLElement>;
 
 export abstract class Figure<Props extends BaseProps, State extends Looks> extends Component<
@@ -163,7 +166,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
     const names = this.names();
     return (
       <div
-        class={`figure ${content.class ?? ""}`}
+        class={`figure ${content.class ?? ""} ${show.length > MANY && !all ? "many" : ""}`}
         ref={(place) => {
           this.place = place;
         }}
@@ -214,7 +217,6 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
               const other = content.instead?.(name);
               if (other) return other;
               const stage = stages.get(name)!;
-              const order = names.indexOf(name);
               return (
                 <Panel
                   key={name}
@@ -223,8 +225,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
                   columns={columnLabels(stage, call)}
                   focus={placeIn(stage, focus)}
                   all={all || stage.rowAxis === "width"}
-                  later={step !== null && order > step}
-                  order={order}
+                  later={step !== null && names.indexOf(name) > step}
                   hidden={stage.columnAxis === "key" ? hidden : null}
                   marked={isMarked(name)}
                   look={(row, column) => this.pin(`${name}.${row}.${column}`)}

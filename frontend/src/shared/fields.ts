@@ -1,5 +1,6 @@
 // What a view shows, as one short text: it stands in the address, so that a reload, a link or the way back shows
 // the same.
+import type { Theme } from "./host";
 import { batch, type Signal, signal } from "./signals";
 
 /** A part of the state. Those that stand before it in the table are known when it is read. */
@@ -31,6 +32,13 @@ export const FLAG: Field<boolean, unknown> = {
   start: false,
   read: (text) => text === "1" || null,
   write: (value) => (value ? "1" : ""),
+};
+
+/** What a reader has chosen; null is as the system has it. */
+export const THEME: Field<Theme | null, unknown> = {
+  start: null,
+  read: (text) => (text === "light" || text === "dark" ? text : null),
+  write: (theme) => theme ?? "",
 };
 
 /** A place among as many as there are; "" where it starts. */

@@ -3,7 +3,7 @@
 // it by keys. The wheel alone, and one finger, scroll the page.
 
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import type { Tile } from "../source";
+import { sizeOfCell, type Tile } from "../source";
 import { hiddenPixel, noNumberPixel, ramp, signedPixel } from "./colour";
 import { type Look, type Theme, useLook } from "./look";
 import { placeOf, type Scale } from "./scale";
@@ -82,7 +82,8 @@ export function moved(
 }
 
 const GUTTER = 62;
-const ROOM_FOR_TEXT = 11;
+/** Pixels of a row or column whose token is named. */
+export const ROOM_FOR_TEXT = 11;
 
 export function HeatMap(props: MapProps) {
   const { rows, columns, viewport, hover, pinned, drawn, marks } = props;
@@ -186,7 +187,11 @@ export function HeatMap(props: MapProps) {
         state.wanted = true;
         continue;
       }
-      state.picture = found && picture(found);
+      state.picture = found && {
+        tile: found,
+        image: document.createElement("canvas"),
+        colours: "",
+      };
       drawn.value = found;
       paint();
     } while (state.wanted);
@@ -321,12 +326,8 @@ export function HeatMap(props: MapProps) {
       });
     } else if (step) {
       const tile = drawn.peek();
-      const high = tile
-        ? Math.max(1, Math.round((tile.rows[1] - tile.rows[0]) / tile.cells[0]))
-        : 1;
-      const broad = tile
-        ? Math.max(1, Math.round((tile.columns[1] - tile.columns[0]) / tile.cells[1]))
-        : 1;
+      const size = tile ? sizeOfCell(tile) : [1, 1];
+      const [high, broad] = size.map((each) => Math.max(1, Math.round(each))) as [number, number];
       const from = cursor.current;
       const start = { query: Math.floor(view.row), key: Math.floor(view.column) };
       const clamp = (value: number, most: number) => Math.max(0, Math.min(most - 1, value));
@@ -445,16 +446,20 @@ interface Picture {
   colours: string;
 }
 
-function picture(tile: Tile): Picture {
-  const image = document.createElement("canvas");
-  [image.height, image.width] = [Math.max(1, tile.cells[0]), Math.max(1, tile.cells[1])];
-  return { tile, image, colours: "" };
+function colour({ tile, image }: Picture, top: number, look: Look) {
+  paintCells(image, tile.cells, (pixels) => paintTile(pixels, tile, top, look));
 }
 
-function colour({ tile, image }: Picture, top: number, look: Look) {
-  const context = image.getContext("2d")!;
-  const pixels = context.createImageData(image.width, image.height);
-  paintTile(new Uint32Array(pixels.data.buffer), tile, top, look);
+/** Give a canvas a pixel for each cell. */
+export function paintCells(
+  canvas: HTMLCanvasElement,
+  [rows, columns]: readonly [number, number],
+  paint: (pixels: Uint32Array) => void,
+) {
+  [canvas.height, canvas.width] = [Math.max(1, rows), Math.max(1, columns)];
+  const context = canvas.getContext("2d")!;
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  paint(new Uint32Array(pixels.data.buffer));
   context.putImageData(pixels, 0, 0);
 }
 
@@ -517,13 +522,7 @@ export function Axes({
   const down = height / view.rows;
   const right = width / view.columns;
   return (
-    <svg
-      class="ch-axes"
-      xmlns="http://www.w3.org/2000/svg"
-      width={width + gutter}
-      height={height + gutter}
-      aria-hidden="true"
-    >
+    <svg class="ch-axes" width={width + gutter} height={height + gutter} aria-hidden="true">
       {places(view.row, view.rows, rows, down).map((row) => (
         <text
           key={`r${row}`}
@@ -574,7 +573,7 @@ function seen(marks: number[], first: number, count: number): number[] {
 }
 
 /** Which tokens get a label: every one, or at round numbers. */
-function places(first: number, count: number, length: number, size: number): number[] {
+export function places(first: number, count: number, length: number, size: number): number[] {
   let step = 1;
   while (step * size < (size >= ROOM_FOR_TEXT ? 1 : 34)) {
     const lead = Number(String(step)[0]);

@@ -45,11 +45,9 @@ abstract class Readable<Value = unknown> implements ReadonlySignal<Value> {
 
 class Leaf<Value = unknown> extends Readable<Value> implements Signal<Value> {
   readonly followers = new Set<Follower>();
-  private now: Value;
 
-  constructor(value: Value) {
+  constructor(private now: Value) {
     super();
-    this.now = value;
   }
 
   peek(): Value {
@@ -75,14 +73,12 @@ class Leaf<Value = unknown> extends Readable<Value> implements Signal<Value> {
 }
 
 class Computed<Value> extends Readable<Value> {
-  private readonly compute: () => Value;
   private now?: Value;
   private of = new Map<Readable, unknown>();
   private checked = -1;
 
-  constructor(compute: () => Value) {
+  constructor(private readonly compute: () => Value) {
     super();
-    this.compute = compute;
   }
 
   peek(): Value {
@@ -114,12 +110,9 @@ function isStale(seen: Map<Readable, unknown>): boolean {
 /** Somebody who has read values, and is told when one of them is another. */
 class Follower {
   seen = new Map<Readable, unknown>();
-  readonly tell: () => void;
   private leaves = new Set<Leaf>();
 
-  constructor(tell: () => void) {
-    this.tell = tell;
-  }
+  constructor(readonly tell: () => void) {}
 
   /** Follow what was read last. */
   link() {

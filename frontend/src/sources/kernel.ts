@@ -5,11 +5,12 @@ import { signal } from "../shared/signals";
 import {
   BytesSource,
   type PairStages,
+  sizeOfCell,
   type Tile,
   type TileRequest,
   type TokenNumbers,
 } from "../source";
-import { endOf, type HeadsData, largestOf } from "../views/heads/data";
+import { endOfGrid, type HeadsData } from "../views/heads/data";
 import { headsTile } from "../views/heads/tiles";
 
 /** Milliseconds after which a kernel without an answer is treated as busy or gone: a notebook may be read without. */
@@ -34,7 +35,6 @@ interface Answer {
 class KernelSource extends BytesSource {
   /** Goes up when a kernel that was silent answers. */
   readonly changed = signal(0);
-  private readonly model: Model;
   private readonly waiting = new Map<number, (answer: Answer) => void>();
   private readonly kept = new Map<string, Tile>();
   private readonly tops = new Map<string, number>();
@@ -42,9 +42,8 @@ class KernelSource extends BytesSource {
   private silent = false;
   private turn: Promise<unknown> = Promise.resolve();
 
-  constructor(model: Model) {
+  constructor(private readonly model: Model) {
     super(bytesOf(model), headsTile);
-    this.model = model;
   }
 
   readonly receive: Answered = ({ kind, id, found }, [numbers]) => {
@@ -137,12 +136,13 @@ class KernelSource extends BytesSource {
     );
     // Where the colours end: as in the page where it knows cells of this size, else as far as was seen.
     const seen = `${name}/${size}`;
-    const row = (at: number) =>
-      largestOf((place) => values[place]!, at * cells[1], (at + 1) * cells[1]);
     const top =
-      coarse && `${cellOf(coarse)}` === `${size}`
+      coarse && `${sizeOfCell(coarse)}` === `${size}`
         ? coarse.top
-        : Math.max(endOf(cells[0], row), this.tops.get(seen) ?? 0);
+        : Math.max(
+            endOfGrid((at) => values[at]!, cells),
+            this.tops.get(seen) ?? 0,
+          );
     this.tops.set(seen, top);
     return {
       rows: [rows[0], rows[1]],
@@ -159,13 +159,9 @@ class KernelSource extends BytesSource {
 
 /** Whether a tile of the payload is as fine as was asked for. A payload with all weights has rounded ones. */
 function isEnough(tile: Tile): boolean {
-  const [tall, wide] = cellOf(tile);
+  const [tall, wide] = sizeOfCell(tile);
   const [queries, keys] = tile.grain;
   return !tile.links && Math.max(queries, keys) > 1 && tall > queries && wide > keys;
-}
-
-function cellOf({ rows, columns, cells }: Tile): [number, number] {
-  return [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
 }
 
 /** Whole tokens around a range, up to where its last cell ends: a cell that is cut short would have less. */

@@ -16,9 +16,9 @@ class Tolerance:
 
     Attributes:
         factor: the multiple of the error of the plain computation that is allowed.
-        plain_error: the largest error of the plain computation.
+        plain_error: the largest absolute error of the plain computation.
         eps: distance of 1 from the next number of the dtype of the result.
-        largest: the largest number of the truth.
+        largest: the largest absolute value of the truth.
     """
 
     factor: float
@@ -28,7 +28,7 @@ class Tolerance:
 
     @property
     def allowed(self) -> float:
-        """The largest error that passes."""
+        """The largest absolute error that passes: `factor` × `plain_error`, plus 2 × `eps` × max(1, `largest`)."""
         return self.factor * self.plain_error + 2 * self.eps * max(1.0, self.largest)
 
     def __str__(self) -> str:
@@ -41,10 +41,11 @@ class Tolerance:
 def measured(
     reference64: Tensor, plain: Tensor, dtype: torch.dtype, factor: float = 3.0
 ) -> Tolerance:
-    """Return the tolerance for a result of this dtype, from the error of the plain computation `plain`.
+    """Return the tolerance for a result of this dtype, from the error of `plain`, the plain computation.
 
-    Only finite numbers of the truth count; without any, the tolerance is rounding alone. In float64 there is no better
-    truth: `plain` is then float32, and its error is scaled by the ratio of the two rounding errors.
+    `reference64` is the truth; only its finite values count, and without any the tolerance is rounding alone. In
+    float64 there is no better truth: `plain` is then float32, and its error is scaled by the ratio of the rounding
+    errors.
     """
     eps = torch.finfo(dtype).eps
     truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()

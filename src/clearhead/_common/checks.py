@@ -39,7 +39,9 @@ def describe_tensor(tensor: Tensor, axes: tuple[str, ...]) -> str:
 
 
 def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
-    """Raise ArgumentTypeError unless an argument is a tensor whose data is a plain array in memory.
+    """Raise ArgumentTypeError unless an argument is a dense tensor: strided, not nested; one of the meta device passes.
+
+    `expected` says in words what it must be.
 
     Raises:
         ArgumentTypeError: code `<name>.type` or `<name>.layout`.
@@ -128,7 +130,7 @@ def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tu
 
     Raises:
         ArgumentTypeError: code `heads.type`, if a number is not an integer.
-        ArgumentError: code `heads.value`, if a number is negative or repeated, or there is none.
+        ArgumentError: code `heads.value`, for no number, a repeated or, without `from_end`, a negative one.
     """
     numbers = as_ints(heads)
     if numbers is None:
@@ -156,17 +158,15 @@ def check_length(name: str, length: object) -> int:
             "length.type", f"{name} must be a whole number of tokens; got {type(length).__name__}."
         )
     if tokens < 0:
-        raise ArgumentError(
-            "length.negative", f"{name} must be 0 or more tokens; got {shown(tokens)}."
-        )
+        raise ArgumentError("length.negative", f"{name} must be 0 or more; got {shown(tokens)}.")
     return tokens
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Raise unless each size is an integer of 1 or more; a SymInt is accepted.
+    """Raise unless each size is a Python int of 1 or more, or a SymInt of 1 or more; a bool is refused.
 
     Raises:
-        ArgumentTypeError: code `argument.type`, for what is no integer.
+        ArgumentTypeError: code `argument.type`, for anything else, such as a float or an integer of NumPy.
         ArgumentError: code `argument.size`, below 1, or from 2⁶³ on.
     """
     for name, size in sizes.items():
@@ -192,7 +192,7 @@ def check_number(
 ) -> float:
     """Return a real number as a float, after checking its type and that `allowed` is True for it.
 
-    `expected` says in words what it must be.
+    `expected` says in words what it must be. A bool is no number, and one too large for a float counts as ∞.
 
     Raises:
         ArgumentTypeError: code `<name>.type`.
@@ -209,14 +209,14 @@ def check_number(
     return number
 
 
-def check_choice(name: str, given: object, choices: Any) -> None:
+def check_choice(name: str, given: object, choices: Any, more: str = "") -> None:
     """Raise ArgumentError unless a value is one of the words of the Literal `choices`.
 
     Raises:
-        ArgumentError: code `<name>.value`.
+        ArgumentError: code `<name>.value`; it lists the words, and then `more`.
     """
     if given not in get_args(choices):
-        words = ", ".join(f'"{each}"' for each in get_args(choices))
+        words = ", ".join(f'"{each}"' for each in get_args(choices)) + more
         raise ArgumentError(f"{name}.value", f"{name} must be one of {words}; got {shown(given)}.")
 
 

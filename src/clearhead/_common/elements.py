@@ -14,11 +14,11 @@ class Html(str):
 
 
 def element(tag: str, *children: str, **attributes: str | int | None) -> Html:
-    """Return an element; children and attributes that are not markup are escaped.
+    """Return an element; children that are not `Html` are escaped, and attributes always are.
 
     Args:
         tag: the name of the element.
-        children: in order.
+        children: in order; ignored for the tags in `EMPTY`, which have none.
         attributes: `class_` is written class, and http_equiv http-equiv; None leaves one out.
 
     Example:
@@ -71,7 +71,7 @@ class Drawn:
 
 
 def document(head: Iterable[str], body: Iterable[str]) -> Html:
-    """Return a page of its own.
+    """Return a whole HTML page, in English.
 
     Args:
         head: the elements of its head, after the declaration of UTF-8.
@@ -88,5 +88,5 @@ def document(head: Iterable[str], body: Iterable[str]) -> Html:
 
 
 def _escaped(text: str, *, quote: bool = False) -> str:
-    """Return the text with markup escaped; unpaired surrogates, which cannot be encoded, are spelled out."""
+    """Return the text with markup escaped, quotes too with `quote`; unpaired surrogates become their escapes."""
     return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"), quote=quote)

@@ -49,7 +49,7 @@ class Exercise:
 def exercises_of(number: int) -> Mapping[str, Exercise]:
     """Return the exercises of a lesson by their names, the easiest first; read from its file once, then cached.
 
-    Raises KeyError for a lesson that is not there.
+    The mapping is shared: do not change it. Raises KeyError for a lesson that is not there.
 
     Example:
         >>> [exercise.stars for exercise in exercises_of(7).values()]
@@ -62,7 +62,7 @@ def exercises_of(number: int) -> Mapping[str, Exercise]:
 
 
 def _exercise(lesson: LessonRow, name: str, fields: Mapping[str, Any]) -> Exercise:
-    """Return an exercise of the fields of its row."""
+    """Return an exercise from the fields of its row; KeyError if one but `made` is missing."""
     row = replace(
         lesson, names=(name,), takes="", contract={}, either=(), calls=tuple(fields["calls"]),
         made=fields.get("made", ""), headings={"": "Exercises"},

@@ -24,7 +24,7 @@ class ProjectionNames(NamedTuple):
     output: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return the kind and the names in one line, of the output the first one only.
+        """Return the kind and the names in one line; of the output the first name only, up to its first dot.
 
         Example:
             >>> LLAMA.describe()
@@ -120,7 +120,7 @@ def size_of(name: str) -> str | None:
 
 
 def side_of(name: str) -> str | None:
-    """Return "query", "key" or "value" for the name of one of these inputs; None for any other, and for a mask.
+    """Return "query", "key" or "value" if just one word of a name is that of such an input; None else, and for masks.
 
     Example:
         >>> side_of("query_states"), side_of("key_padding_mask")
@@ -132,6 +132,8 @@ def side_of(name: str) -> str | None:
 
 def role(name: str) -> str | None:
     """Return the role of the projection of this name: q, k, v, qkv or kv; None for any other name.
+
+    Of a name with dots the last part counts that is no number, "weight" or "bias".
 
     Example:
         >>> [role(name) for name in ("heads.0.W_query", "c_attn", "to_v", "out_proj")]
@@ -148,7 +150,7 @@ def role(name: str) -> str | None:
 
 
 def is_output(name: str) -> bool:
-    """Return True for a name of the output projection in some library.
+    """Return True for a name of the output projection in some library; `name` is without the path of its parent module.
 
     Example:
         >>> is_output("W_o"), is_output("W_q")

@@ -45,7 +45,7 @@ CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 
 
 def cache_of(words: Container[str]) -> str | None:
-    """Return the name among `words` by which a call receives its KV cache; None if there is none.
+    """Return the name in `words` by which a call receives its KV cache, the first in `CACHES`; None if there is none.
 
     Example:
         >>> cache_of(["x", "layer_past"]), cache_of(["x"])
@@ -78,10 +78,12 @@ class Answering:
 def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
     """Return the AttributeError for an attribute that an object lacks, with its equivalent here if there is one.
 
+    Without an equivalent and without `first` it is worded as Python's.
+
     Args:
         owner: the object.
         name: the attribute.
-        first: a sentence before the answer of the table.
+        first: a sentence before the answer of the table; "" for none.
     """
     kinds = type(owner).__mro__
     answers = [ATTRIBUTES.get(each.__name__, {}).get(name) for each in kinds]
@@ -91,6 +93,8 @@ def no_attribute(owner: object, name: str, first: str = "") -> AttributeError:
 
 def no_name(package: str, name: str) -> AttributeError:
     """Return the AttributeError for a name that a package lacks, with its equivalent here if there is one.
+
+    A capitalised name is also looked for in the modules of PLACES_OF_CLASSES, which are imported.
 
     Example:
         >>> print(no_name("clearhead", "DynamicCache"))
@@ -107,13 +111,16 @@ def no_name(package: str, name: str) -> AttributeError:
 
 
 def _is_for(owner: object, answer: str) -> bool:
-    """Return False if an answer begins with an attribute that the object does not have."""
+    """Return False if an answer begins with an "x.name" whose name the object lacks; True for `clearhead.name`."""
     first = re.match(r"(\w+)\.(\w+)", answer)
     return first is None or first[1] == "clearhead" or hasattr(owner, first[2])
 
 
 def _error(owner: object, kind: str, name: str, answer: str, first: str = "") -> AttributeError:
-    """Return the AttributeError for a name that `owner` lacks; `answer` is what to write instead."""
+    """Return the AttributeError for a name that `owner`, of kind `kind`, lacks.
+
+    `answer` is what to write instead, `first` a sentence before it; without both the error is worded as Python's.
+    """
     if not answer and not first:
         what = f"module {kind!r}" if isinstance(owner, ModuleType) else f"{kind!r} object"
         return AttributeError(f"{what} has no attribute {name!r}", name=name, obj=owner)

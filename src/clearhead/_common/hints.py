@@ -17,7 +17,7 @@ __tracebackhide__ = True
 
 
 def with_hints(called: Called) -> Called:
-    """Return the function wrapped, or the class with a wrapped `__init__`, to answer unknown arguments with a hint.
+    """Return the function wrapped, or the class, its `__init__` replaced, to answer unknown arguments with a hint.
 
     A right call costs one more call in Python. The options of an unpacked TypedDict are arguments like
     others, in the signature as well. A TypeError of another cause passes unchanged.
@@ -79,13 +79,13 @@ def refusal(
     kwargs: Mapping[str, object],
     name: str | None = None,
 ) -> ArgumentTypeError:
-    """Return the error for a call with an argument that does not exist.
+    """Return the error for a call with an argument that does not exist; call it only where `hint_at` is not None.
 
     Args:
-        called: what they were given to.
-        args: those by place.
-        kwargs: those by name.
-        name: of what is called; None is its own.
+        called: the function.
+        args: the positional arguments of the call, with self of a method.
+        kwargs: its arguments by name.
+        name: the name of the function in the message; None is its own, after its class for a method.
 
     Example:
         >>> print(refusal(lambda mask=None: mask, [], {"is_causal": True}))
@@ -112,9 +112,9 @@ def refusal(
 def hint_at(
     own: Mapping[str, inspect.Parameter], args: Sequence[object], kwargs: Iterable[str]
 ) -> str | None:
-    """Return the hint at arguments that are not among these parameters, as the end of a sentence.
+    """Return the hint at arguments that are not among the parameters `own`, as the end of a sentence.
 
-    None if all of them are.
+    None if there are no such arguments. Missing arguments are not looked at.
 
     Example:
         >>> hint_at(inspect.signature(lambda x, *, mask: x).parameters, [1, 2], {})
@@ -162,7 +162,10 @@ def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
 
 
 def _ours(name: str, own: Collection[str]) -> str | None:
-    """Return our name of an argument of another library, or of one that is misspelt; None if there is none."""
+    """Return what to write instead of an argument of another library or a misspelt one; None if nothing is known.
+
+    The answer of the table wins, then an argument in `own` for the same size or input, then the nearest spelling.
+    """
     answers = WORDS.get(name, {}).items()
     answer = next((ours for library, ours in answers if library in own or not library), None)
     if answer is not None:
@@ -173,7 +176,11 @@ def _ours(name: str, own: Collection[str]) -> str | None:
 
 
 def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
-    """Return a hint for a state dict with the names of another library; None if its names are our own."""
+    """Return a hint for a state dict with the names of another library.
+
+    None unless a name is that of a projection in another library. `own` are our names up to the first dot; names that
+    begin with one of them do not count.
+    """
     modules = {name: name.partition(".")[0] for name in names}
     found = [name for name, each in modules.items() if each not in own and _is_projection(each)]
     if not found:

@@ -36,14 +36,15 @@ class RankLayout(NamedTuple):
 def layout_of(
     layout: str | Sequence[Tensor], tokens: int, world: int, pairs: Callable[[], Tensor]
 ) -> RankLayout:
-    """Return the layout of a name, or of the positions of every rank.
+    """Return the layout that `layout` names, or the one in which each rank has the positions that it lists.
 
     "balanced" counts by the number of keys that each query sees, float64, (tokens,), which `pairs` returns; it is
     called for no other layout.
 
     Raises:
         ArgumentError: codes `across.layout` and `across.positions`.
-        ArgumentTypeError: codes `across.layout`, and `layout.type` for a rank whose positions are no tensor.
+        ArgumentTypeError: codes `across.layout`, and `layout.type` or `layout.layout` for positions not in dense
+            tensors.
     """
     if isinstance(layout, str):
         if layout not in LAYOUTS:
@@ -82,9 +83,9 @@ def head_layout(num_heads: int, world: int) -> RankLayout:
 
 
 def key_heads(heads: Tensor, group_size: int) -> Tensor:
-    """Return the key heads that some query heads read, each once if each has as many queries.
+    """Return the key heads that some query heads read, each once if equally many of the query heads read each.
 
-    Else one for each query head.
+    Else one for each query head. `heads` must ascend; this is not checked.
 
     Example:
         >>> key_heads(torch.arange(2, 6), 2), key_heads(torch.arange(1, 4), 2)
@@ -98,7 +99,8 @@ def key_heads(heads: Tensor, group_size: int) -> Tensor:
 def _given(layout: Sequence[Tensor], tokens: int, world: int) -> RankLayout:
     """Return the layout of positions that the user passed, one tensor a rank.
 
-    ArgumentTypeError for what are no whole numbers of one axis; ArgumentError unless each token is there once.
+    ArgumentTypeError for anything but dense 1-D tensors of whole numbers; ArgumentError unless there are `world`
+    tensors and each token is in them once.
     """
     for each in layout:
         check_tensor("layout", each, "a tensor of positions")
@@ -127,10 +129,10 @@ def _joined(positions: list[Tensor]) -> RankLayout:
 
 
 def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
-    """Return the layout with the fewest chunks in which every rank has the same number of pairs.
+    """Return the layout of equal chunks, as large as possible, in which the ranks have nearly the same number of pairs.
 
-    Chunks are dealt in rounds, ordered by their pairs: the largest of a round goes to the rank that has least so
-    far. Two ranks then differ by one chunk at most, and in the end by one token.
+    Chunks shrink until two ranks differ by at most `BALANCED` of a mean rank, or by the pairs of a mean query, or a
+    chunk is one token. `pairs` has the number of pairs of each token, (tokens,).
     """
     enough = float(pairs.sum()) * max(BALANCED / world, 1 / max(1, tokens))
     rounds, chunk = 1, max(1, -(-tokens // world))
@@ -147,7 +149,10 @@ def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
 
 
 def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
-    """Return the rank of each chunk, int64, and the total weight of each rank, (world,)."""
+    """Return the rank of each chunk, int64, and the total weight of each rank, (world,).
+
+    In rounds of `world` chunks, heaviest first, each rank gets one: the heaviest goes to the rank with the least.
+    """
     loads = weights.new_zeros(world)
     owner = torch.zeros(len(weights), dtype=torch.int64)
     order = weights.argsort(descending=True, stable=True)

@@ -110,7 +110,7 @@ def importing(*packages: str, extra: str, purpose: str) -> Iterator[None]:
     """Raise a MissingExtraError if an import in the block fails because one of these packages is not installed.
 
     Args:
-        packages: the names that are imported, without the modules of a package that must be there.
+        packages: the names of modules, as the ModuleNotFoundError names them; for any other name it passes unchanged.
         extra: the extra that installs them.
         purpose: what needs them, as the subject of a sentence.
     """

@@ -52,6 +52,8 @@ class LessonRow:
     def pointer(self, code: str) -> str:
         """Return where a mistake with this code is explained: lesson, heading and the command that prints them.
 
+        The heading is that of the longest beginning of the code in `headings`, "Write" without any.
+
         Example:
             >>> LESSONS[9].pointer("state.mask")
             'lesson 9, Two modes, under "A table that is not trained": clearhead lesson 9 --read'
@@ -162,7 +164,7 @@ ROWS = (
         8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
         ("mask.padding-ignored", "law.samples", "mask.broadcast", "shape.fixed"),
         named={"SelfAttention": {"causal": False}, "CausalAttention": {"causal": True}},
-        headings={"mask": "Write", "mask.padding-ignored": "Stuffing", "mask.soft": "Stuffing",
+        headings={"mask": "Write", "mask.padding-ignored": "Padding", "mask.soft": "Padding",
                   "law": "Predict", "shape": "See"},
     ),
     LessonRow(

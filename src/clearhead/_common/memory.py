@@ -20,7 +20,7 @@ BEYOND = re.compile(
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """Return the values of a tensor as bytes, in memory order, without numpy.
+    """Return the values of a tensor as bytes, in row-major order whatever its strides, without numpy.
 
     Example:
         >>> import torch

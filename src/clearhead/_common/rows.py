@@ -135,7 +135,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
 
         Raises:
             SelectionError: code `rows.column`, if no column has this name.
-            ArgumentError: codes `rows.by`, if the column is not numeric or there is none, and `argument.size`.
+            ArgumentError: codes `rows.by`, if no column is named or it has no numbers, and `argument.size`.
             ArgumentTypeError: code `argument.type`.
 
         Example:
@@ -177,13 +177,13 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return pandas.DataFrame(list(self._rows), columns=list(self.columns))
 
     def is_words(self, name: str) -> bool:
-        """Return True for a column of words, which is aligned to the left."""
+        """Return True for a column of strings, also with None, which is aligned to the left; KeyError for no column."""
         return self.ROW.__annotations__[name] in (str, str | None)
 
     def cells(self) -> tuple[list[str], list[str], list[list[str]]]:
-        """Return the table as text: column names, their units, and the cells of each row.
+        """Return the table as text: column names, their units ("" without one), and the cells of each row.
 
-        A column that is None in every row is left out.
+        Columns in `UNPRINTED` are left out, and those that may be None and are None in every row.
         """
         kinds = self.ROW.__annotations__
         names = [

@@ -37,8 +37,8 @@ class _EndedError(Exception):
 def thread_limits() -> tuple[Callable[[int], object], ...] | None:
     """Return the calls that set the number of OpenMP and MKL threads for the calling thread only; cached.
 
-    None if PyTorch is built on other libraries. `torch.set_num_threads` is no alternative: it sets MKL's for the whole
-    process.
+    None on other systems than Linux, and if PyTorch is built on other libraries. `torch.set_num_threads` is no
+    alternative: it sets MKL's for the whole process.
 
     Private: `omp_set_num_threads` and `MKL_Set_Num_Threads_Local` behind PyTorch's library for Linux, in 2.13.
 
@@ -57,10 +57,10 @@ def thread_limits() -> tuple[Callable[[int], object], ...] | None:
 
 
 def threads_apart() -> int:
-    """Return the number of worker threads that may replace PyTorch's own threads.
+    """Return the number of worker threads that may replace PyTorch's own threads; 1 means no workers.
 
-    1 if a worker could compute something else than the calling thread: modes such as a default device or a FLOP
-    counter, autocast, transformations and profilers belong to one thread.
+    1 where `thread_limits` is None, and where a worker could compute something else than the calling thread: under
+    modes such as a default device, CPU autocast, transformations, tracing and profilers.
     """
     count = torch.get_num_threads()
     if count == 1 or thread_limits() is None or modes_are_active() or is_profiled():

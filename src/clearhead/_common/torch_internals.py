@@ -16,7 +16,7 @@ from clearhead.errors import UnsupportedError
 
 
 def private(path: str) -> Any:
-    """Return a private part of PyTorch.
+    """Return a private part of PyTorch by its path below `torch`, with dots.
 
     Raises:
         UnsupportedError: code `torch.private`, where this version of PyTorch does not have it.
@@ -85,7 +85,7 @@ class DispatchMode(TorchDispatchMode):
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return `torch.broadcast_shapes(…)`, whose first call would import sympy, for half a second.
+    """Return `torch.broadcast_shapes(…)` of at least one shape, without its import of sympy, which takes half a second.
 
     Raises:
         RuntimeError: for shapes that do not go together.
@@ -104,7 +104,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `torch.unravel_index(…)` for three axes, whose first call would import sympy.
+    """Return `torch.unravel_index(…)` for three axes, whose first call would import sympy; the range is not checked.
 
     Example:
         >>> unravelled(torch.tensor([0, 5, 23]), (2, 3, 4))
@@ -170,7 +170,9 @@ def is_autocast(tensor: Tensor) -> bool:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Return True inside a transformation of torch.func, such as vmap, whose tensors hold no numbers.
+    """Return True for a tensor that a transformation of torch.func, such as vmap, has wrapped; it holds no numbers.
+
+    False for any other tensor inside a transformation.
 
     Example:
         >>> torch.vmap(lambda row: print(is_transformed(row)) or row)(torch.ones(1, 2))
@@ -210,7 +212,7 @@ def modes_are_active() -> bool:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return True if nothing traces or transforms operations on a tensor.
+    """Return True for a Tensor or Parameter, not of a subclass, if nothing traces or transforms operations on it.
 
     torch.func transforms operations even on a tensor that is not wrapped itself.
 
@@ -225,11 +227,13 @@ def is_plain(tensor: Tensor) -> bool:
     )
 
 
-def can_sync(tensor: Tensor) -> bool:
-    """Return True if values can be read without tracing and without synchronising a device.
+def can_read_now(tensor: Tensor) -> bool:
+    """Return True for a CPU tensor whose values can be read at once: nothing traces it, and no device is synchronised.
+
+    False for all that `is_plain` refuses.
 
     Example:
-        >>> can_sync(torch.ones(2)), can_sync(torch.ones(2, device="meta"))
+        >>> can_read_now(torch.ones(2)), can_read_now(torch.ones(2, device="meta"))
         (True, False)
     """
     return tensor.is_cpu and is_plain(tensor)
@@ -316,7 +320,7 @@ def is_forward_mode() -> bool:
 def has_tangent(tensor: Tensor) -> bool:
     """Return True if a tensor has, or may have, a forward-mode tangent.
 
-    Inside nested transformations of torch.func, as for a Hessian, the answer is always True.
+    A tensor that two nested transformations of torch.func wrap, as for a Hessian, always may.
 
     Private: `torch._C._functorch.get_unwrapped`, in 2.6 to 2.13 and before.
     """
@@ -336,7 +340,7 @@ def flash_cpu(
 ) -> tuple[Tensor, Tensor]:
     """Return the context and the logsumexp, (batch, heads, query_len), of PyTorch's flash attention on the CPU.
 
-    An `attn_mask` of None hides nothing.
+    An `attn_mask` of None hides nothing; `is_causal` hides later keys, counted from the first one.
 
     Private: `aten::_scaled_dot_product_flash_attention_for_cpu`, which
     `F.scaled_dot_product_attention` calls and which alone gives the logsumexp, in 2.6 to 2.13.

@@ -31,11 +31,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
     written through. What a killed process left next to the place is removed.
 
     Yields:
-        The name to write to, and the place that it will have.
+        The name of the empty file to write to, and `path` with its ~ expanded.
 
     Raises:
         ArgumentTypeError: code `path.type`, for what is no path.
-        FileError: code `file.unwritable`, if the place cannot be written to.
+        FileError: code `file.unwritable`, if the place cannot be written to, and instead of any OSError of the block.
 
     Example:
         >>> import tempfile
@@ -81,7 +81,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileError if a path cannot be written to, before anything is computed for it.
+    """Raise FileError if no file can be put at a path: the folder is not writable, or no plain file is there.
 
     Raises:
         ArgumentTypeError: code `path.type`, for what is no path.
@@ -178,14 +178,14 @@ def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file until its handle is closed or the process ends; a no-op without fcntl."""
+    """Lock an open file until its handle is closed or the process ends; a no-op without fcntl or where locks fail."""
     if fcntl is not None:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def _remove_leftovers(folder: Path, prefix: str) -> None:
-    """Remove temporary files next to a path, written by processes that have ended."""
+    """Remove the files of a folder that begin with `prefix` and that no live process writes; never raise OSError."""
     with suppress(OSError):  # a folder that may be written to but not listed
         for name in os.listdir(folder):
             if name.startswith(prefix):
@@ -193,7 +193,11 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
 
 
 def _remove_leftover(file: Path) -> None:
-    """Delete a file that an interrupted process left, unless a live process still writes it; never raise OSError."""
+    """Delete a file that an interrupted process left, unless a live process still has it locked; never raise OSError.
+
+    A file with `BEGUN` in its name is kept for a minute, because its lock may be still to come. Where a system
+    has no such locks, each is deleted at once.
+    """
     with suppress(OSError):
         if fcntl is None:
             os.unlink(file)

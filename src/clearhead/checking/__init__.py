@@ -28,8 +28,8 @@ distinct, is the mistake; what is equal is decided by the error of the plain com
 and a number that is added to scores are measured and tried as an edit too. NaN equals NaN, so where most of the
 output is NaN nothing is concluded from it. Where no script fits, as for another axis or function in place of the
 softmax, the stages that were recorded are compared with the declared ones (`judging/reading.py`); for a function the
-weights that the identity as value shows. A layer is held against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their
-projections give them, and the contexts as the next operation reads them, so that the split into heads, their
+weights that the identity as value shows. A layer is held against the same recipe as a whole
+(`evidence/projecting.py`): query, key and value as their projections give them, and the contexts as the next operation reads them, so that the split into heads, their
 rotation, their groups and their merge are edits as well. Where a norm or a gate stands in between, the query and
 key that are multiplied are taken, and the value as it was projected. What a context has more than weights times
 values is measured as multiples of key, value and context, and tried as an edit; a query that is added is a

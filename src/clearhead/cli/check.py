@@ -239,7 +239,7 @@ def _watched(
     """Check and print the report whenever the file is saved, in a reused process.
 
     Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `memory` is in GB, None for no
-    limit.
+    limit. `everything` also prints measured values and what was not judged.
     """
     from clearhead.drawing.terminal.checked import print_report
 
@@ -325,7 +325,7 @@ def _pair(text: str) -> tuple[int | None, int | None]:
 def _keywords(text: str, option: str) -> dict[str, Any]:
     """Return keyword arguments from a text k=v,…, {} for ""; BadParameter for another form.
 
-    Each value is a literal of Python, such as a number, True or None; else a string.
+    Each value is a literal of Python, such as a number, True or None; else a string. No value has a comma in it.
     """
     return dict(
         _parse(option, "name=value", _keyword, part) for part in filter(None, text.split(","))

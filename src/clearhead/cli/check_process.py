@@ -191,7 +191,7 @@ def scanned(
         The module and the name before it is tried, with None, and with its row after it.
 
     Raises:
-        ModelError: code `check.ended`, if the process ends before it tries anything.
+        ModelError: codes `check.ended` and `check.timeout`, for a process that tries nothing.
     """
     from clearhead.checking.scanning.trial import ScanRow, not_made
 
@@ -280,7 +280,7 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a function that makes a training script, as the arguments of `check_training`.
 
     Raises:
-        ModelError: code `trains.make`, if it raises, or returns something else.
+        ModelError: code `trains.make`, if it raises, or returns something else; a ClearheadError of it passes.
     """
     import inspect
 

@@ -40,7 +40,7 @@ class Scan:
         `tried` counts the definitions that were tried, and `without` those of them that have no row.
 
         Raises:
-            ModelError: code `check.scan`, for a place that is not there.
+            ModelError: code `check.scan`, for a place that is not there; and as `check_process.scanned`.
         """
         from clearhead.checking.scanning.sources import sources as read
         from clearhead.checking.scanning.trial import NOT_MADE, ScanRow
@@ -89,9 +89,9 @@ class Scan:
             print_report(console, each, everything=True)
 
     def exit_code(self, strict: bool) -> int:
-        """Return the exit code: 130 after an interrupt, 1 for a mistake, 3 if nothing could be tried, else 0.
+        """Return the exit code: 130 after an interrupt, 1 for a mistake, 3 if there are rows and nothing was tried.
 
-        With `strict` it is 1 for anything that is not right.
+        0 otherwise. With `strict` it is 1 for any row that is not right.
         """
         outcomes = {each.outcome for each in self.rows}
         if self.interrupted:

@@ -285,7 +285,10 @@ def _show_long(
 
 
 def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> Path:
-    """Write the page of what was shown of a text, or of the picture in a file, and return its path."""
+    """Write the page of what was shown of a text, or of the picture in a file, and return its path.
+
+    With `why` it has the queries and keys, and opens with how the weight comes about.
+    """
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 

@@ -111,7 +111,7 @@ def steps_of(
 ) -> "Trace":
     """Return the trace of a rung of the ladder of these sizes on a sentence, by the options of the command.
 
-    Seeds PyTorch's generator.
+    `init` of None is normal for the example, uniform for a text. Seeds PyTorch's generator.
     """
     import torch
 
@@ -171,9 +171,9 @@ def steps_of_code(
 def _sentences(
     text: str | None, context: str | None, seed: int
 ) -> "tuple[list[Tensor], dict[str, Any]]":
-    """Return a list of the embeddings of the sentence, and of `context` if given.
+    """Return the embeddings of the sentence, and of `context` if given, in a list, and options of `trace`: their words.
 
-    And the options of `trace` with their words. Without a text it is the example of the ladder.
+    Without a text it is the example of the ladder.
     """
     from clearhead import ladder
 

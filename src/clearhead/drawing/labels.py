@@ -82,7 +82,9 @@ def line_of(tokens: Sequence[str]) -> str:
 
 
 def gaps(tokens: Sequence[str]) -> list[bool]:
-    """Return, for each token, True if a space is written before it that is not in the token.
+    """Return, for each token, True if a space that is not in the token is written before it.
+
+    All False if any token begins with a space; otherwise the first one counts as well.
 
     Example:
         >>> gaps(["didn", "'", "t", "walk", "##ing"]), gaps([" a", "b"])

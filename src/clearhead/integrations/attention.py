@@ -120,7 +120,10 @@ _names: set[object] = set()
 
 
 def _check_kind(kind: type[Any], name: object) -> None:
-    """Raise ModelError if a class of models would not run this package's attention; no-op for another name."""
+    """Raise ModelError, `model.ignores-interface`, if a class of models would not run our attention by this name.
+
+    Names that are not ours are not looked at.
+    """
     if name not in _names:
         return
     table = classes_by_name(kind)
@@ -192,7 +195,7 @@ def _attention(
         asked for its attentions.
 
     Raises:
-        UnsupportedError: code `model.positions`, for the middle of a text that ranks may share.
+        UnsupportedError: code `model.positions`, for the middle of a text that ranks may share; and as `read_call`.
     """
     if isinstance(attention_mask, Described):
         _check_beginning(attention_mask, options.get("position_ids"))
@@ -248,7 +251,7 @@ _told: weakref.ref[Any] | None = None
 def _reported_by_ranks(place: int) -> tuple[int, int] | None:
     """Return a rank whose text begins in the middle, and the position; None if no rank reports one (`place` of 0).
 
-    The ranks report through the store of their process group, once, for at most 5 s: a collective would hang.
+    At its first call a rank reads, for at most 5 s, what the others stored; later it knows of itself alone.
     """
     global _told
     rank, store = dist.get_rank(), private("distributed.distributed_c10d._get_default_store")()
@@ -327,7 +330,7 @@ def _mask(
 
 
 def _real(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Mask | None:
-    """Return the mask of the keys that are not padded; None for an attention_mask of other than two dimensions."""
+    """Return the mask of the keys that are not padded: `full()` without padding, None for other than two axes."""
     if attention_mask is None:
         return full()
     if attention_mask.ndim != 2:

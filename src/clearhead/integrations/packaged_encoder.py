@@ -72,7 +72,7 @@ class SentenceEncoder(nn.Module):
         return self.embeddings["word_embeddings"]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Encoded:
-        """Encode texts.
+        """Return the encoding of texts, (batch, tokens, width).
 
         Args:
             input_ids: (batch, tokens).

@@ -151,9 +151,9 @@ class TextModel:
         Args:
             text: the text.
             layer: only this layer, counted from 0; None is all of them.
-            head: only this head of the layer.
+            head: only this head of the layer; ignored without one.
             pool: rows and columns of the map of each head, for one layer; 64 for all of them.
-            top_k: how many of the largest weights of each query, for one layer; 8 for all of them.
+            top_k: how many of the largest weights of each query, for one layer, None for none; 8 for all of them.
             progress: called with a task, and the share of it that is done.
 
         Raises:

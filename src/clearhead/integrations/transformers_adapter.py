@@ -227,20 +227,20 @@ class TransformersAdapter(Adapter):
 
 
 def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Remove the arguments of these names and return the one that is given, or None."""
+    """Remove the arguments of these names from `given`; return the first that is not None, or None."""
     found = [given.pop(name) for name in names if name in given]
     return next((each for each in found if each is not None), None)
 
 
 def run_alone(module: nn.Module, x: Tensor) -> Tensor:
-    """Run an attention of transformers outside of its model, without a mask; returns its output.
+    """Run an attention of transformers outside of its model, without a mask; return its output, the first of a tuple.
 
     Args:
         module: the attention, on the CPU; its configuration is changed, so that it runs as written out.
         x: (batch, tokens, embed_dim).
 
     Raises:
-        TypeError: for one whose model hands it more than positions, a mask and a cache.
+        TypeError: for one whose model hands it more than positions, a mask and a cache, or positions of another kind.
     """
     config: Any = getattr(module, "config", None)
     if config is not None:

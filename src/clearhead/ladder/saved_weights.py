@@ -75,8 +75,8 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
     """Return the rung with these saved weights of one model, or of one head of `ConcatenatedHeads`.
 
     Raises:
-        ArgumentError: code `tutorial.names`, for names that no tutorial has; code `tutorial.heads`, unless `num_heads`
-            is given exactly for weights with an output projection.
+        ArgumentError: code `tutorial.names`, for names that no tutorial has, or without query, key or value; code
+            `tutorial.heads`, unless `num_heads` is given exactly for weights with an output projection.
         MaskError: code `tutorial.mask`, for a mask that is not causal.
     """
     # A layer stores the transpose of the bare matrix.
@@ -120,7 +120,7 @@ def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | N
 def _causal(mask: Tensor) -> Mask:
     """Return `causal()` for a mask that hides exactly the future, where 1 means hidden.
 
-    Raise MaskError for any other.
+    Raise MaskError, code `tutorial.mask`, for any other.
     """
     if mask.ndim == 2 and torch.equal(mask.bool(), torch.ones_like(mask).bool().triu(1)):
         return causal()

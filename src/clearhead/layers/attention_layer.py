@@ -385,7 +385,7 @@ class AttentionLayer(nn.Module, ABC):
         return output if form is None else form.restore(output)
 
     def _describe_options(self) -> str:
-        """Return ", name=value" for each option that differs from its default, for `extra_repr`; "" if none does."""
+        """Return ", name=value" for value_head_dim, mask and dropout where they are set, for `extra_repr`; else ""."""
         text = ""
         if self.value_head_dim != self.head_dim:
             text += f", value_head_dim={self.value_head_dim}"

@@ -101,7 +101,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Returns:
             The output, in the form of the query; and the weights after dropout, (batch, query_len,
-            kv_len), with num_heads behind the batch unless averaged, or None.
+            kv_len and the keys that the module appends), with num_heads after the batch unless averaged; or None.
 
         Raises:
             ShapeError: codes `drop-in.shape`, `drop-in.attn_mask`, `drop-in.key_padding_mask`.

@@ -150,7 +150,7 @@ class LatentAttention(AttentionLayer):
         return self._attend(call, kernel)
 
     def extra_repr(self) -> str:
-        """Return the sizes and the options that differ from their defaults, for `repr`."""
+        """Return embed_dim, the sizes of heads and latent, and mask and dropout if they are set, for `repr`."""
         return (
             f"{self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, "
             f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}{self._describe_options()}"

@@ -164,7 +164,9 @@ class MultiHeadAttention(AttentionLayer):
             ArgumentError: codes `layer.cache-causal`, `layer.cache-ahead` and `layer.cache-fixed`, for
                 a cache where a token would see later ones; `layer.cache-context`, for a cache that
                 was filled with another context; `layer.cache-kind`, for a `SlidingCache` or a `FixedCache`
-                of a context.
+                of a context; `layer.cache-shared`, for the cache of another layer; `layer.cache-dropout`, for a cache
+                while weights are dropped; `layer.causal-context`, for a context of a layer with `causal()`.
+            TooLargeError: code `cache.full`, for a cache of fixed size that has no room left.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `layer.positions-bias`, for positions
                 next to a bias and a cache; `kernel.refused`, if the requested
@@ -210,7 +212,7 @@ class MultiHeadAttention(AttentionLayer):
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
     def extra_repr(self) -> str:
-        """Return the sizes and the options that differ from their defaults, for `repr`."""
+        """Return embed_dim, the heads, head_dim, and value_head_dim, mask and dropout if they are set, for `repr`."""
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"

@@ -66,7 +66,9 @@ class Positions(NamedTuple):
 def placed_at(
     positions: Tensor | None, key: Tensor | None
 ) -> tuple[Positions | None, Positions | None]:
-    """Return the positions of a call for the parts, and the same for each axis; None if the call gives none.
+    """Return the positions of a call for the parts, and the same for each axis, None for one axis.
+
+    (None, None) if the call gives none.
 
     Args:
         positions: (tokens,), (batch, tokens) or (axes, batch, tokens), or None.
@@ -154,8 +156,8 @@ class BiasByPosition(ByPair):
 def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False) -> Mask:
     """Return the mask by positions instead of columns; `full()` and `causal()` are returned as they are.
 
-    In order, columns are as far apart as tokens, and only a mask that counts from the first token changes. And, Or
-    and Not are rebuilt of their changed operands.
+    With `in_order` columns are as far apart as tokens, and only a mask that counts from the first token changes. And,
+    Or and Not are rebuilt of their changed operands.
 
     Raises:
         UnsupportedError: code `cache.mask`, for a mask that is made for columns.

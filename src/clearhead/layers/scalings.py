@@ -295,7 +295,7 @@ def _with_base_times(frequencies: Tensor, factor: float | Tensor) -> Tensor:
 
 
 def _check_order(small: str, smaller: Any, large: str, larger: Any) -> None:
-    """Raise ArgumentError unless 0 < smaller < larger < ∞; `small` and `large` are their names."""
+    """Raise ArgumentError, `scaling.value`, unless 0 < smaller < larger < ∞; `small` and `large` are their names."""
     if not is_number(smaller) or not is_number(larger) or not 0 < smaller < larger < math.inf:
         raise ArgumentError(
             "scaling.value",

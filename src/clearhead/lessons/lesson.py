@@ -195,9 +195,7 @@ def _parts(lines: list[str]) -> Iterator[str | Block]:
 def replaced(source: str, new: str) -> str:
     r"""Return source in which each definition in `new` replaces the first one of the same kind and name.
 
-    Raises StopIteration if there is none.
-
-    A function may also replace a method of a class.
+    A function may also replace a method of a class. Raises StopIteration if there is none.
 
     Example:
         >>> print(replaced("class A:\n    def f(self):\n        return 1\n", "def f(self):\n    return 2\n"))

@@ -84,7 +84,7 @@ class Mask(Filed, ABC):
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
 
     def extent(self, query_len: int, kv_len: int, device: torch.device | None = None) -> Extent:
-        """Return the smallest call that the mask fits, with these lengths; None is the mask's device, or the CPU."""
+        """Return the smallest call of these lengths that the mask fits; `device` of None is the mask's, or the CPU."""
         own = self.device or torch.device("cpu")
         return Extent(*self.leading, query_len, kv_len, device or own)
 
@@ -174,7 +174,7 @@ class Mask(Filed, ABC):
             return dense.contiguous().to(device or extent.device)
 
     def draw(self, query_len: int, kv_len: int) -> str:
-        """The mask as text: a row per query, `●` where it may attend, `·` where it may not.
+        """Return the mask as text, once per sample and head that differ: a row per query, `●` visible, `·` hidden.
 
         Args:
             query_len: number of queries, in tokens.
@@ -182,7 +182,7 @@ class Mask(Filed, ABC):
 
         Raises:
             ArgumentError: if a length is negative or too long to draw as text.
-            ArgumentTypeError: if a length is not a whole number.
+            ArgumentTypeError, MaskError: if a length is not a whole number, or not one of the mask.
 
         Example:
             >>> import clearhead as ch

@@ -114,7 +114,7 @@ def dense(tensor: Tensor) -> Mask:
             Three dimensions are refused: they could mean samples or heads.
 
     Raises:
-        ArgumentTypeError: code `mask.type` for an object that is not a tensor.
+        ArgumentTypeError: code `mask.type` for an object that is not a tensor, `mask.layout` for one that is not dense.
         MaskError: code `mask.dtype` for a tensor that is not bool, `mask.ambiguous` for three
             dimensions, `mask.dimensions` for fewer than two or more than four.
 

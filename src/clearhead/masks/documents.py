@@ -50,7 +50,7 @@ class Documents(Mask, kind="documents"):
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError unless there are as many ids as keys, and not more queries.
+        """Raise MaskError unless there are as many ids as keys, and not more queries, or for another batch.
 
         DeviceError for another device.
         """
@@ -272,7 +272,10 @@ def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
 
 
 def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
-    """Return the differences of ascending offsets that start at 0; raise MaskError, with `name`, for anything else."""
+    """Return the differences of offsets that start at 0 and never fall; raise MaskError, with `name`, for others.
+
+    Raises as `_whole_numbers` too.
+    """
     numbers, given = _whole_numbers(offsets, name)
     if not numbers or numbers[0] != 0 or numbers != sorted(numbers):
         raise MaskError(
@@ -284,7 +287,10 @@ def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
 
 
 def _lengths(lengths: object, name: str) -> list[int]:
-    """Return lengths as a list of integers of 0 or more; raise MaskError, with `name`, for anything else."""
+    """Return lengths as a list of integers of 0 or more; raise MaskError, with `name`, for anything else.
+
+    Raises as `_whole_numbers` too.
+    """
     numbers, given = _whole_numbers(lengths, name)
     if numbers is None or any(number < 0 for number in numbers):
         raise MaskError(
@@ -296,9 +302,9 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """Return the integers of a sequence or tensor, None if it is not made of integers, and the input as a list.
+    """Return the integers of a sequence or tensor, None if one is no integer, and the input, a tensor as a list.
 
-    Raises an error for a tensor whose entries cannot be read.
+    Raises ArgumentTypeError or DeviceError for a tensor whose entries cannot be read.
     """
     plain = given
     if isinstance(given, Tensor):

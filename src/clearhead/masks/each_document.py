@@ -69,9 +69,8 @@ class EachDocument(Mask, kind="each_document"):
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Two tensors, of the queries and of the keys: the document of each.
+        """Of the queries and of the keys: the document of each and its position there, int64, (2, tokens), on the CPU.
 
-        And its position there, int64, (2, tokens).
         Computed once, before a compiler traces, because cached values are not traced.
         """
         first = [keys - queries for queries, keys in self._pairs]

@@ -49,7 +49,10 @@ class PaddedTo(Mask, kind="padded_to"):
         return self.lengths.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError for another batch or a length above kv_len, DeviceError for lengths on another device."""
+        """Raise MaskError for another batch or a length above kv_len, DeviceError for lengths on another device.
+
+        Lengths that could not be read when the mask was made are not compared with kv_len.
+        """
         super().check(extent)
         self.lengths.check_device(extent.device)
         if self.longest > extent.kv_len:
@@ -106,10 +109,9 @@ class Valid(Mask, kind="valid"):
 
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor] | None:
-        """The first valid key of each row and the key after its last, int64, (rows,) each.
+        """The first valid key of each row and the key after its last, int64, (batch or 1,) each; cached.
 
-        Cached, by reading the tensor.
-        None unless the valid keys of every row are neighbours. A row without any has 0 and 0.
+        None unless the valid keys of every row are neighbours. A row without any has 0 and 0. The tensor is read.
         """
         rows = self._rows
         count = rows.sum(-1)

@@ -56,7 +56,7 @@ COPIES = (Valid, PaddedTo, Documents)
 
 
 def question(part: object) -> Hashable | None:
-    """Return the kind and the numbers of a mask as a hashable key; None for a mask that is not in NUMBERS.
+    """Return the kind and the numbers of a mask as a hashable key; None for a mask with a part that is not in NUMBERS.
 
     A tensor is represented by its shape and device, so that equal keys do not mean equal masks.
     """
@@ -72,7 +72,10 @@ def question(part: object) -> Hashable | None:
 
 
 def question_of(mask: Mask) -> Hashable | None:
-    """Return the `question` of a mask; it is stored on a mask whose tensors nobody else can change."""
+    """Return the `question` of a mask, the class Causal alone for a causal mask without an offset.
+
+    Any other is stored on the mask, for `shown_small`, if nobody else can change its tensors; None if it has none.
+    """
     if type(mask) is Causal and mask.offset is None:
         return Causal  # the mask of most small calls
     asked = question(mask)
@@ -82,9 +85,9 @@ def question_of(mask: Mask) -> Hashable | None:
 
 
 def has_tensor(mask: Mask) -> bool:
-    """Return True if a mask of NUMBERS holds a tensor, so that its `question` does not determine it.
+    """Return False if the `question` of a mask determines it; True if it may hold a tensor.
 
-    Only combinations by & and | of causal and sliding-window masks without an offset per sample hold none.
+    False only for combinations by & and | of causal and sliding-window masks without an offset per sample.
     """
     if type(mask) is And or type(mask) is Or:
         return has_tensor(mask.left) or has_tensor(mask.right)

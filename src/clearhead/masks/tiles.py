@@ -91,11 +91,12 @@ def hull(start: Tensor, stop: Tensor) -> slice:
 def repeated(start: Tensor, stop: Tensor) -> Repeated | None:
     """Return the tiles in which a mask repeats, as a window does; None if there are fewer than `LEAST_TILES`.
 
-    In each the run of a query is that of the query before it, one key on. A tile has WIDE_TILE queries if each sees at
-    least WIDE keys, otherwise TILE.
+    Only the longest stretch of such queries is looked at; None too if its first query sees no key. In each the run of a
+    query is that of the query before it, one key on. A tile has WIDE_TILE queries if each sees at least WIDE keys,
+    otherwise TILE.
 
     Args:
-        start: (query_len,), the first key of each query.
+        start: (query_len,), the first key of each query; at least one query.
         stop: (query_len,), the key after the last.
     """
     moves = F.pad((start.diff() == 1) & (stop.diff() == 1), (1, 1))
@@ -176,7 +177,7 @@ def visible_runs(visible: Tensor) -> tuple[slice, ...]:
 
 
 def merge(start: Tensor, stop: Tensor) -> tuple[slice, ...]:
-    """Return runs of keys as sorted slices, joined where fewer than GAP keys or so are between them; () for none.
+    """Return runs of keys as sorted slices, joined where at most GAP keys are between them; () for none.
 
     Args:
         start: int64, one dimension, the first key of each run.
@@ -236,7 +237,7 @@ def tiles_of_spans(
 def _best_end(
     low: list[int], high: list[int], queries: slice, places: list[int], worth: float
 ) -> int:
-    """Return the query before which a tile ends: the last of `queries`, or the one of `places` that saves most pairs.
+    """Return the query before which a tile ends: the end of `queries`, or the one of `places` that saves most pairs.
 
     Args:
         low: the first key that each query sees.

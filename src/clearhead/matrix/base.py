@@ -263,10 +263,10 @@ class BaseMatrix(NoTensor):
         return total
 
     def _trained(self) -> bool:
-        """Return True if query, key or bias require grad, whatever the grad mode; sinks do not count."""
+        """Return True if query, key, bias or sinks require grad, whatever the grad mode."""
         problem = self.posed
-        bias = problem.bias is not None and problem.bias.requires_grad
-        return problem.query.requires_grad or problem.key.requires_grad or bias
+        parts = problem.query, problem.key, problem.bias, problem.sinks
+        return any(each is not None and each.requires_grad for each in parts)
 
     def _part(
         self,

@@ -3,7 +3,8 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,30 +123,30 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
 def by_queries(problems: Sequence[Problem], function: Callable[..., Tensor]) -> list[Tensor]:
     """Return the results of a function for every chunk of queries, in order, with gradients.
 
-    A chunk is computed again in the backward pass, so that memory is O(tokens) and that of one chunk.
+    A chunk is computed again in the backward pass, so that memory is O(tokens) and that of one chunk. PyTorch raises an
+    error there if query or key was written to.
 
     Args:
         problems: of one shape.
-        function: called with the int64 indices of some queries, and for each problem with their weights, (batch,
-            num_heads, queries, kv_len).
+        function: called with the int64 indices of some queries, and for each problem with the logarithms of their
+            weights, (batch, num_heads, queries, kv_len), −∞ for hidden pairs.
     """
     first = problems[0]
     sizes = first.batch, first.num_heads, first.query_len, first.kv_len
     part = Rectangle(*(torch.arange(size, device=first.device) for size in sizes))
+    saved = [each for problem in problems for each in (problem.query, problem.key)]
 
-    def of_chunk(some: Tensor) -> Tensor:
-        """Return the result of the function for some queries."""
-        weights = [
-            stages.weights(masked_scores(each, *part._replace(rows=some)), each.sinks)
+    def of_chunk(some: Tensor, *_: Tensor) -> Tensor:
+        """Return the result for some queries; the versions of the other arguments are checked in the backward pass."""
+        logs = [
+            stages.weights(masked_scores(each, *part._replace(rows=some)), each.sinks, log=True)
             for each in problems
         ]
-        return function(some, *weights)
+        return function(some, *logs)
 
     size = min(_portion(each, part, each.kv_len) for each in problems)
-    return [
-        cast(Tensor, checkpoint(of_chunk, some, use_reentrant=False, preserve_rng_state=False))
-        for some in part.rows.split(size)
-    ]
+    again: Any = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    return [again(of_chunk, some, *saved) for some in part.rows.split(size)]
 
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
@@ -361,21 +362,32 @@ def unbroadcast(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def times_log(weights: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln other over the keys; 0 where the weight is 0, with a gradient of 0."""
-    return (weights * others.masked_fill(weights == 0, 1.0).log()).sum(dim=-1)
+def entropy_of(_: Tensor, logs: Tensor) -> Tensor:
+    """Return −Σ weight · ln weight over the keys, from the logarithms of the weights."""
+    return -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1)
 
 
-def _kullback_leibler(_: Tensor, weights: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln(weight / other) over the keys."""
-    return times_log(weights, weights) - times_log(weights, others)
+def _kullback_leibler(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / other) over the keys, from the logarithms of both weights.
+
+    +∞, without a gradient, if a visible key is hidden in the other.
+    """
+    hidden, absent = logs == -torch.inf, others == -torch.inf
+    ratios = (logs - others).masked_fill(hidden | absent, 0.0)
+    divergence = (logs.exp() * ratios).sum(dim=-1)
+    return divergence.masked_fill((absent & ~hidden).any(dim=-1), torch.inf)
 
 
-def _jensen_shannon(rows: Tensor, weights: Tensor, others: Tensor) -> Tensor:
+def _from_mean(logs: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / mean of weight and other) over the keys, from the logarithms of both weights."""
+    ratios = (others - logs).masked_fill(logs == -torch.inf, 0.0)
+    shares = math.log(2) - torch.logaddexp(ratios.new_zeros(()), ratios)
+    return (logs.exp() * shares).sum(dim=-1)
+
+
+def _jensen_shannon(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
     """Return the mean divergence of both from their mean, over the keys."""
-    mean = (weights + others) / 2
-    both = [_kullback_leibler(rows, each, mean) for each in (weights, others)]
-    return (both[0] + both[1]) / 2
+    return (_from_mean(logs, others) + _from_mean(others, logs)) / 2
 
 
 DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}

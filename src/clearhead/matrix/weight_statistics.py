@@ -1,18 +1,20 @@
 """The numbers that come from a sweep over the weights, one by one or all of them in a summary."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from clearhead._common.checks import check_choice
 from clearhead._text import shown
 from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import check_bins, read_k, read_segments
-from clearhead.matrix.parts import DIVERGENCES, by_queries, times_log
+from clearhead.matrix.parts import DIVERGENCES, by_queries, entropy_of
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -28,6 +30,8 @@ from clearhead.matrix.reductions import (
 )
 from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.sweep import Progress, sweep
+
+Divergence = Literal["kl", "js"]
 
 
 class WeightStatistics(BaseMatrix):
@@ -62,7 +66,7 @@ class WeightStatistics(BaseMatrix):
             tensor([0.0000, 0.6931, 1.0986])
         """
         if self._has_gradients():
-            return self._by_queries(lambda _, weights: -times_log(weights, weights))
+            return self._by_queries(entropy_of)
         if self._entropy is None:
             self._entropy = self._gather(Entropy(self.posed))
         return self._entropy.clone()
@@ -78,9 +82,7 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(5, 4)).max()
             tensor([0.2000, 0.2000])
         """
-        if self._has_gradients():
-            return self._by_queries(lambda _, weights: weights.amax(dim=-1))
-        return self._gather(Maximum(self.posed))
+        return self._gather(Maximum(self.posed), lambda _, logs: logs.amax(dim=-1).exp())
 
     def max_score(self) -> Tensor:
         """Return the largest score of each query, as the softmax gets it: scaled, softcapped, with the bias.
@@ -140,7 +142,7 @@ class WeightStatistics(BaseMatrix):
             tensor([1.8333, 0.8333, 0.3333])
         """
         if self._has_gradients():
-            columns = sum(by_queries([self.problem], lambda _, weights: weights.sum(dim=2)))
+            columns = sum(by_queries([self.problem], lambda _, logs: logs.exp().sum(dim=2)))
             assert isinstance(columns, Tensor)
             return self._restore(columns.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2))
         return self._gather(Received(self.posed))
@@ -159,20 +161,19 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).distance()
             tensor([0.0000, 0.5000, 1.0000])
         """
-        if self._has_gradients():
-            places, keys = self.posed.query_positions, torch.arange(self.kv_len, device=self.device)
-            return self._by_queries(
-                lambda rows, weights: (weights * (places[rows, None] - keys).abs()).sum(dim=-1)
-            )
-        return self._gather(Distance(self.posed))
+        places, keys = self.posed.query_positions, torch.arange(self.kv_len, device=self.device)
+        return self._gather(
+            Distance(self.posed),
+            lambda rows, logs: (logs.exp() * (places[rows, None] - keys).abs()).sum(dim=-1),
+        )
 
-    def divergence(self, other: "WeightStatistics", kind: str = "kl") -> Tensor:
+    def divergence(self, other: "WeightStatistics", kind: Divergence = "kl") -> Tensor:
         """Return how far the weights of each query are from those of another matrix, in nats, with gradients into both.
 
         Args:
             other: of the same shape: the same module of another run, or of another model.
-            kind: "kl" is Σ weight · ln(weight / weight in the other): +∞ where a key has weight here and none there.
-                "js" is the mean "kl" of both to their mean: symmetric, and ln 2 at most.
+            kind: "kl" is Σ weight · ln(weight / weight in the other): +∞, without a gradient, for a query that sees a
+                key here and not there. "js" is the mean "kl" of both to their mean: symmetric, and ln 2 at most.
 
         Returns:
             (batch, num_heads, query_len).
@@ -180,7 +181,7 @@ class WeightStatistics(BaseMatrix):
         Raises:
             ArgumentTypeError: code `divergence.type`, unless `other` is a matrix.
             ShapeError: code `divergence.shape`.
-            ArgumentError: code `divergence.kind`.
+            ArgumentError: code `kind.value`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -197,10 +198,7 @@ class WeightStatistics(BaseMatrix):
                 "divergence.shape",
                 f"other must have the shape of this matrix, {tuple(self.shape)}; got {tuple(other.shape)}.",
             )
-        if kind not in DIVERGENCES:
-            raise ArgumentError(
-                "divergence.kind", f"kind must be {' or '.join(DIVERGENCES)}; got {shown(kind)}."
-            )
+        check_choice("kind", kind, Divergence)
         return self._by_queries(DIVERGENCES[kind], other)
 
     def mass(self, segments: Tensor) -> Tensor:
@@ -226,13 +224,9 @@ class WeightStatistics(BaseMatrix):
             >>> weights.mass(torch.tensor([0, 0, 0, 1]))
             tensor([[0.7500, 0.2500]])
         """
-        member, single = self._members(segments)
-        if self._has_gradients():
-            found = self._by_queries(lambda _, weights: weights @ member[:, None])
-            return found[..., 0] if single else found
+        member, sets = self._members(segments)
         mass = Mass(self.posed, member)
-        sweep(self.posed, [mass])
-        return self._of_sets(mass, single)
+        return self._gather(mass, lambda _, logs: logs.exp() @ member[:, None])[..., sets]
 
     def pool(self, rows: int, columns: int) -> Tensor:
         """Return the matrix as a small map: weights summed over rectangles of queries × keys.
@@ -300,7 +294,7 @@ class WeightStatistics(BaseMatrix):
         """
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
-        members = None if segments is None else self._members(segments)
+        member, sets = (None, 0) if segments is None else self._members(segments)
         largest = None if top_k is None else Largest(problem, read_k(top_k, problem.kv_len))
         pooled = None
         if pool is not None:
@@ -310,7 +304,7 @@ class WeightStatistics(BaseMatrix):
                 )
             check_bins(*pool, problem.all_queries, problem.kv_len)
             pooled = Pooled(problem, *pool)
-        mass = None if members is None else Mass(problem, members[0])
+        mass = None if member is None else Mass(problem, member)
         context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, received = Distance(problem), Received(problem)
@@ -336,7 +330,7 @@ class WeightStatistics(BaseMatrix):
             received=self._restore(received.result),
             context=None if context is None else self._restore(context.result),
             top_k=None if largest is None else TopK(*map(self._restore, largest.result)),
-            mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
+            mass=None if mass is None else self._restore(mass.result)[..., sets],
             pooled=None if pooled is None else self._restore(pooled.result),
             cross=problem.cross,
             heads=None if self.heads is None else numbers_of_heads(self),
@@ -356,34 +350,34 @@ class WeightStatistics(BaseMatrix):
 
     def _has_gradients(self) -> bool:
         """Return True if numbers of this matrix have gradients: not over ranks, and not without keys."""
-        sinks = self.posed.sinks
-        trained = self._trained() or (sinks is not None and sinks.requires_grad)
-        return (
-            torch.is_grad_enabled() and trained and self.posed.sharding is None and self.kv_len > 0
-        )
+        has_numbers = self.posed.sharding is None and self.kv_len > 0
+        return torch.is_grad_enabled() and self._trained() and has_numbers
 
     def _by_queries(self, function: Callable[..., Tensor], *others: BaseMatrix) -> Tensor:
         """Return the results of a function, as `by_queries` takes it, for all queries, in the user's dimensions."""
         found = by_queries([each.problem for each in (self, *others)], function)
         return self._restore(torch.cat(found, dim=2))
 
-    def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
-        """Sweep the weights for a reduction, and return its result in the user's dimensions."""
+    def _gather(
+        self,
+        reduction: PerQuery | Mass | Pooled | Received,
+        function: Callable[..., Tensor] | None = None,
+    ) -> Tensor:
+        """Return the result of a reduction, by a sweep over the weights, in the user's dimensions.
+
+        Where there are gradients, return those of `function` for all queries, unless it is None.
+        """
+        if function is not None and self._has_gradients():
+            return self._by_queries(function)
         sweep(self.posed, [reduction])
         return self._restore(reduction.result)
 
-    def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
-        """Return membership, (batch or 1, kv_len, sets), 1 or 0 in the dtype of the weights, and True for a single set.
+    def _members(self, segments: Tensor) -> tuple[Tensor, int | slice]:
+        """Return membership, (batch or 1, kv_len, sets), 1 or 0 in the dtype of the weights, and an index of the sets.
+
+        The index is 0 for a single set, whose axis a result has not, and a slice of all otherwise.
 
         Raises as `read_segments` does.
         """
         member, single = read_segments(segments, (self.batch, self.kv_len), self.device)
-        return member.to(self.dtype), single
-
-    def _of_sets(self, mass: Mass, single: bool) -> Tensor:
-        """Return the weight on sets of keys, (batch, num_heads, query_len[, sets]), in the user's dimensions.
-
-        The last axis is left out for a single set.
-        """
-        result = self._restore(mass.result)
-        return result[..., 0] if single else result
+        return member.to(self.dtype), 0 if single else slice(None)

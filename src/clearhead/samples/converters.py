@@ -143,8 +143,7 @@ def convert_whisper(source: Path, target: Path) -> None:
 def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
     """Return one tensor of CTranslate2 as a dict by the names in transformers.
 
-    A fused one is split into its projections.
-    A bias of the key is dropped.
+    A fused one is split into its projections; a bias of the key is dropped.
     """
     for old, new in WHISPER.items():
         name = re.sub(old, new, name)

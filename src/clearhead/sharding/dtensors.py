@@ -30,7 +30,7 @@ def check_plain(query: object, others: Sequence[object], options: str) -> None:
     Args:
         query: of a call without `across=`.
         others: its key and value.
-        options: the names of the options given as plain tensors, joined by commas.
+        options: the names of the options given as plain tensors, joined by commas; "" for none.
 
     Raises:
         UnsupportedError: code `dtensor.plain`.

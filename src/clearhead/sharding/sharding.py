@@ -74,7 +74,7 @@ class Sharding(Drawn):
         """Return the positions of a rank's tokens in the text, int64, (tokens of the rank,), on the CPU; do not modify.
 
         Raises:
-            ArgumentError: code `across.no-rank`.
+            ArgumentError: code `across.no-rank`, for anything but 0 to world − 1.
         """
         if as_int(rank) not in range(self.world):
             raise ArgumentError(
@@ -117,7 +117,8 @@ class Sharding(Drawn):
             dim: the axis of the tokens.
 
         Raises:
-            ShapeError: code `across.rows`, for another number of tokens.
+            ShapeError, ArgumentTypeError: codes `across.rows`, for another number of tokens; `tensor.type`,
+                `tensor.layout`.
         """
         self.check_rows(tensor, dim, self.tokens, "all ranks together have")
         return tensor.index_select(dim, self.positions.to(tensor.device))
@@ -132,7 +133,7 @@ class Sharding(Drawn):
             dim: the axis of the tokens.
 
         Raises:
-            ShapeError: code `across.rows`, for another number of tokens, on every rank.
+            ShapeError, ArgumentTypeError: as `shard`; on the other ranks RankError.
             ArgumentError: code `across.group`, for a plan without processes.
             RankError: codes `across.rank`, `across.differ`, `across.lost`.
         """
@@ -149,9 +150,9 @@ class Sharding(Drawn):
         return self.gather_unchecked(tensor, dim, "a tensor")
 
     def gather_unchecked(self, tensor: Tensor, dim: int, what: str) -> Tensor:
-        """Return what `gather` does, without comparing the calls of the ranks first.
+        """Return what `gather` does, without its checks: the sizes and the calls of all ranks must agree.
 
-        `what` names the tensor in errors.
+        `what` names the tensor in errors. Raises ArgumentError, code `across.group`, and RankError, code `across.lost`.
         """
         if self.world == 1:
             rows = tensor.movedim(dim, 0)
@@ -176,7 +177,7 @@ class Sharding(Drawn):
     def sum(self, tensor: Tensor, what: str = "sums") -> Tensor:
         """Return the sum of a tensor over the ranks, on every rank, with gradients; the tensor itself for one rank.
 
-        Raises ArgumentError for a plan without processes.
+        Every rank must call it. Raises ArgumentError for a plan without processes, and RankError, code `across.lost`.
         """
         if self.world == 1:
             return tensor
@@ -236,7 +237,7 @@ class Sharding(Drawn):
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
     def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
-        """Raise an error unless `tensor` is a tensor with `tokens` tokens along `dim`; `who` begins the message."""
+        """Raise ShapeError, or ArgumentTypeError for no dense tensor, unless `dim` has `tokens` tokens of `who`."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         axis = as_int(dim)
@@ -264,7 +265,7 @@ class Sharding(Drawn):
 
 
 def _compare(texts: list[str], rank: int) -> None:
-    """Raise RankError if the text of a rank says that it refused the call, or if one differs from that of `rank`."""
+    """Raise RankError: `across.rank` if a text says that its rank refused, `across.differ` if one differs from ours."""
     failed = [(place, text[17:]) for place, text in enumerate(texts) if text.startswith(REFUSES)]
     if failed:
         place, text = failed[0]
@@ -310,7 +311,7 @@ def across(
         mesh: a `DeviceMesh` of one dimension, such as `mesh["cp"]`, or a process group.
         tokens: the number of tokens on all ranks together.
         world: a number of ranks in place of a mesh, for a plan without processes.
-        rank: which of them to be.
+        rank: which of them to be; ignored with a mesh.
         mask: the mask of the attention, by which "balanced" counts the pairs of each query.
         kv_len: the number of keys that the mask is for; None is as many as tokens.
         layout: "balanced" gives every rank as many visible pairs, within one hundredth or a token;
@@ -324,8 +325,8 @@ def across(
     Raises:
         ArgumentError: codes `across.world`, `across.mesh`, `across.group`, `across.layout`,
             `across.positions`, `across.how`, `length.negative`.
-        ArgumentTypeError: codes `across.mesh`, `across.layout`, `length.type`.
-        MaskError: for a mask that was made for other lengths.
+        ArgumentTypeError: codes `across.mesh`, `across.layout`, `layout.type`, `layout.layout`, `length.type`.
+        MaskError, ArgumentTypeError: for a mask that `dense` refuses, or that was made for other lengths.
         TooLargeError: code `memory.full`, for more tokens than fit into memory.
 
     Example:

@@ -21,7 +21,7 @@ def assert_attention(
         subject: as for `check`.
         seed: of the inputs; None is that of `pytest --clearhead-seed`, or 0.
         allow_unverified: do not fail for anything that is not judged; a mistake fails all the same.
-        arguments: as for `check`; takes= must be among them.
+        arguments: as for `check`.
 
     Raises:
         AssertionError: a mistake was found, or something that is declared could not be verified; the

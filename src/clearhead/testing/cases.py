@@ -300,9 +300,9 @@ class ConformanceCase:
 
 @contextmanager
 def _mode(fn: object, *, training: bool) -> Iterator[None]:
-    """Put a module into train or eval mode in this block, and restore its own afterwards; a no-op for a function.
+    """Put a module into train mode, or eval mode if `training` is False, in this block, and restore its own afterwards.
 
-    `train` sets the submodules too, in both directions.
+    `train` sets the submodules too, in both directions. A no-op for a function.
     """
     module = fn if isinstance(fn, nn.Module) else nn.Identity()
     before = module.training

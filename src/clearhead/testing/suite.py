@@ -324,7 +324,10 @@ def _device(device: object) -> torch.device:
 
 
 def _check_numbers(dtypes: object, head_dims: object) -> None:
-    """Raise ArgumentError unless dtypes (floating) and head dims (positive) are sequences with at least one entry."""
+    """Raise ArgumentError unless dtypes (floating) and head dims (positive) are sequences with at least one entry.
+
+    ArgumentTypeError for a head dim that is no integer.
+    """
     if not isinstance(dtypes, Sequence) or not dtypes or not set(dtypes) <= set(DTYPES):
         raise ArgumentError(
             "conformance.dtypes",

@@ -45,7 +45,9 @@ the graph holds them, and their versions tell whether the model wrote to them. A
 (`matrix/weight_gradients.py`), and a row of the relevance goes from layer to layer as a vector, by a
 reduction that forms relu(weights ∘ gradients) chunk by chunk. What has no context of its heads, PyTorch's
 layer that computes its weights, or whose context is none of weights · value, an ablated head, is refused
-when the gradient is asked for: the model must give its own output bit for bit, on its own kernel.
+when the gradient is asked for: the model must give its own output bit for bit, on its own kernel. A call is read with
+its graph for a function as well, which runs without gradients unless it turns them on; what it returns holds the
+rest of the graph, and the record holds none.
 
 The alternative for transformers is to be its implementation (`integrations/attention.py`). It shares the
 reading of a call with `watch`. A mask goes through the model as a `Described`, a tensor by shape and dtype

@@ -289,6 +289,7 @@ def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
     return some_heads(problem, head_numbers(heads, problem.num_heads, name))
 
 
+@torch.no_grad()
 def reduced(
     problem: Problem,
     value: Tensor | None,
@@ -299,7 +300,7 @@ def reduced(
     """Return the result of `function(name, matrix)` for the matrix of a call.
 
     The matrix has its value, and the token ids of its keys, unless they are None. The function must not keep the
-    matrix.
+    matrix. Gradients are off; a function that turns them on gets the graph of the call, if that was read with one.
 
     Raises:
         WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may

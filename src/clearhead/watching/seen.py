@@ -20,7 +20,7 @@ from clearhead.watching.files import read_seen, write
 from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
 from clearhead.watching.missing import Missing
 from clearhead.watching.table import Table, rows_of, summary_of
-from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
+from clearhead.watching.token_ids import Tokens, listed, source_paths
 from clearhead.watching.whole_record import WholeRecord
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ class Seen(Answering, WholeRecord[Kept]):
                 f"tokens must be given to watch(…, keep={self._keep!r}, tokens=…), which finds the "
                 "roles while the model runs; got them afterwards.",
             )
-        rows, encodes = [], has_source(self._modules)
+        rows, source = [], source_paths(self._modules)
         for path in self._modules:
-            ids = source_tokens if encodes and reads_source(path) else tokens
+            ids = source_tokens if path in source else tokens
             for name, parts in self.apart([path]):
                 summaries = [summary_of(each, ids) for each in parts]
                 rows += rows_of(name, summaries, self.number(path))

@@ -76,8 +76,7 @@ class TokenIds:
         self._given, self._source = _read(given), _read(source)
         self._embedding = _embedding(model)
         self._ended = _Ended(model)
-        self._model = model
-        self._has_source: bool | None = None
+        self._of_source = source_paths(path for path, _ in model.named_modules())
         self._last: Tensor | None = None
         self._ids: dict[str, Tensor] = {}
         self._firsts: dict[str, tuple[Tensor, Tensor]] = {}
@@ -131,7 +130,7 @@ class TokenIds:
         batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
         if query_len > kv_len or problem.cross:
             return None
-        of_source = self._is_source(name)
+        of_source = name in self._of_source
         given = self._source if of_source else self._given
         if given is not None:
             if given.shape[0] not in (1, batch) or kv_len > given.shape[1]:
@@ -178,29 +177,18 @@ class TokenIds:
         self._firsts[name] = own, has_begun
         return place if before else None
 
-    def _is_source(self, name: str) -> bool:
-        """Return True if a module, by path, reads the source in a model that has one; looked up once."""
-        if not reads_source(name):
-            return False
-        if self._has_source is None:
-            self._has_source = has_source(path for path, _ in self._model.named_modules())
-        return self._has_source
 
-
-def has_source(paths: Iterable[str]) -> bool:
-    """Return True if the paths of a model's modules show an encoder of a source.
+def source_paths(paths: Iterable[str]) -> set[str]:
+    """Return the paths that belong to the encoder of a source, of those of a model; none if it has no decoder.
 
     Example:
-        >>> has_source(["encoder.layers.0"]), has_source(["encoder.layers.0", "decoder.layers.0"])
-        (False, True)
+        >>> source_paths(["encoder.0"]), source_paths(["encoder.0", "decoder.0"])
+        (set(), {'encoder.0'})
     """
-    parts = {part for path in paths for part in path.split(".")}
-    return "encoder" in parts and any("decoder" in each or "cross" in each for each in parts)
-
-
-def reads_source(path: str) -> bool:
-    """Return True if a module, by its path, belongs to the encoder of the source."""
-    return "encoder" in path.split(".")
+    parts = {path: path.split(".") for path in paths}
+    named = [each for every in parts.values() for each in every]
+    decodes = any("decoder" in each or "cross" in each for each in named)
+    return {path for path, every in parts.items() if decodes and "encoder" in every}
 
 
 def _read(given: object) -> Tensor | None:
@@ -218,12 +206,11 @@ def _read(given: object) -> Tensor | None:
 
 
 def _embedding(model: nn.Module) -> nn.Module | None:
-    """Return the input embedding, if the model names one and reads one sequence only; None otherwise."""
-    find = getattr(model, "get_input_embeddings", None)
-    if find is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return None
+    """Return the input embedding that a model names, of an encoder-decoder its decoder's; None if it names none."""
+    whole: Any = model
+    is_pair = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     try:
-        return find()
+        return (whole.get_decoder() if is_pair else whole).get_input_embeddings()
     except (AttributeError, NotImplementedError):
         return None
 

@@ -7,14 +7,13 @@ would turn PyTorch's fast paths off, and so change the result.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict, Unpack, get_args, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.hints import with_hints
-from clearhead._text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentTypeError
 from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
@@ -94,8 +93,9 @@ def watch(
             model whose parameters are frozen gets one. "summary" keeps neither: each call is turned into a `Summary`
             before it runs, with the 8 largest weights of each query, a map of up to 64 × 64, and the roles of the
             heads. "total" keeps the averages of each head over all calls, `Totals`, for batches of any length of a
-            whole data set. A function is called as `function(path, matrix)` before each call runs, without
-            gradients, and what it returns is kept, nothing else.
+            whole data set. A function is called as `function(path, matrix)` before each call runs, and what it
+            returns is kept, nothing else. It runs without gradients; in `torch.enable_grad()` it returns
+            numbers with gradients into the model.
         tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them, from the first key on.
             None takes those that the model's input embedding reads, if it has `get_input_embeddings`.
         strict: True raises an error if a part of the model attended and was not seen; else that is a
@@ -148,11 +148,8 @@ def watch(
         raise ArgumentTypeError(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    if not callable(keep) and keep not in get_args(Keep):
-        raise ArgumentError(
-            "keep.value",
-            f'keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; got {shown(keep)}.',
-        )
+    if not callable(keep):
+        check_choice("keep", keep, Keep, " or a function")
     given: dict[str, Any] = {"threads": "own", "layers": None, **options}
     for name in ("values", "contexts"):
         check_bool(name, given.setdefault(name, False))

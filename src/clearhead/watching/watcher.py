@@ -124,7 +124,7 @@ class Watch(Drawn, Generic[Kept]):
     ) -> None:
         self._model, self._layers, self._wanted = model, layers, wanted
         self.every_thread = every_thread
-        self.has_graphs = wanted.keep == "gradients"
+        self.has_graphs = wanted.keep == "gradients" or callable(wanted.keep)
         self.entry: object = None
 
     def _begin(self) -> None:

@@ -13,6 +13,7 @@ from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Kept
 from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.projections import output_projection
+from clearhead.watching.token_ids import source_paths
 
 
 class WholeRecord(KeptByPath[Kept]):
@@ -49,7 +50,8 @@ class WholeRecord(KeptByPath[Kept]):
 
         The rows of `seen[name]` are those of the last step. Here they are the sequences: of beams that were chosen,
         some of which had ended earlier, of `num_return_sequences`, and without the drafts that an assisted generation
-        or prompt lookup refused. Modules whose tokens are not known, such as a vision tower, stay as they are.
+        or prompt lookup refused. Modules whose tokens are not known, such as a vision tower, and the encoder of a
+        source stay as they are.
 
         Args:
             sequences: what `generate` returned, token ids (batch, len), with the prompt; a sequence that ended early
@@ -83,7 +85,9 @@ class WholeRecord(KeptByPath[Kept]):
                 f'returned needs a watch with keep="matrix" or "contexts"; keep was {self._keep!r}.',
             )
         ids = torch.atleast_2d(check_ids(sequences))
-        found = {name: module.returned(ids) for name, module in self._modules.items()}
+        source = source_paths(self._modules)
+        texts = [pair for pair in self._modules.items() if pair[0] not in source]
+        found = {name: module.returned(ids) for name, module in texts}
         reasons = [
             f"{shown(name)}: {each}" for name, each in found.items() if isinstance(each, str)
         ]
@@ -94,7 +98,7 @@ class WholeRecord(KeptByPath[Kept]):
                 "watch.returned",
                 f"sequences must be token ids that the model read, as generate returned them; {reasons[0]}.",
             )
-        return self._of({name: each or self._modules[name] for name, each in found.items()})
+        return self._of({name: found.get(name) or each for name, each in self._modules.items()})
 
     def norms(self, layer: str | int, model: nn.Module | None = None) -> Norms:
         """Return weights × ‖value · W‖ of a module, after a watch with `values=True`.

@@ -8,6 +8,8 @@ import torch
 import clearhead as ch
 from clearhead.attention.kernels._fused_calls import MOST_PAIRS, classes
 from clearhead.attention.kernels._lowering import Piece
+from clearhead.attention.kernels._nonfinite import SMALL
+from clearhead.attention.problem import make_problem
 from clearhead.masks import tiles
 from tests.attention.kernels.definition import assert_agrees, context, draw, take_apart
 from tests.turns import in_turn
@@ -74,19 +76,22 @@ def test_keys_that_two_runs_of_queries_see(called: str) -> None:
     assert_agrees("fused", draw(2, 4, 2, 11, 8, dtype=torch.float64), mask=mask)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_call_computes_few_pairs_more(causal: bool) -> None:
+@pytest.mark.parametrize(
+    ("causal", "width", "calls"), [(True, 1, 8), (True, 512, 10), (False, 1, 11)]
+)
+def test_a_call_computes_few_pairs_more(causal: bool, width: int, calls: int) -> None:
     lengths = [3, 97, 89, 11, 90, 13, 2, 88, 50, 1, 12]
     ends = [*accumulate(lengths)]
     runs = [slice(end - n, end) for n, end in zip(lengths, ends, strict=True)]
     pieces = [Piece(slice(0, 1), run, run, causal, False) for run in runs]
-    groups = classes(pieces)
+    groups = classes(make_problem(*torch.zeros(3, 1, 1, ends[-1], width)), pieces)
     assert sorted(place for group in groups for place in group) == [*range(len(lengths))]
+    most = MOST_PAIRS if causal else 1
     for group in groups:
         sizes = [lengths[place] for place in group]
-        most = MOST_PAIRS if causal else 1
-        assert len(sizes) * max(sizes) ** 2 <= most * sum(n**2 for n in sizes)
-    assert len(groups) == (6 if causal else len(set(lengths)))
+        assert len(sizes) == 1 or max(sizes) * width <= SMALL
+        assert max(sizes) ** 2 <= most * min(sizes) ** 2
+    assert len(groups) == calls
 
 
 def test_the_plan_counts_calls_and_documents() -> None:

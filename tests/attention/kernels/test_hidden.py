@@ -40,7 +40,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
         if "parts" in request.param:
             take_apart(patch)
         if "looking" in request.param:
-            patch.setattr(fused, "can_sync", lambda query: False)
+            patch.setattr(fused, "can_read_now", lambda query: False)
         yield request.param.partition(",")[0]
 
 
@@ -158,7 +158,7 @@ def test_one_answer_where_scores_may_overflow(
         torch._dynamo.reset()
         attended = torch.compile(ch.attend, fullgraph=True, backend="eager")
     if "looking" in way:
-        monkeypatch.setattr(fused, "can_sync", lambda query: False)
+        monkeypatch.setattr(fused, "can_read_now", lambda query: False)
     kernel = "auto" if way == "compiled" else way.partition(",")[0]
     found = outcome(
         lambda **given: attended(**given, mask=mask, kernel=kernel, **options), tensors, grad
@@ -239,7 +239,7 @@ def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         take_apart(patch)
         if "looking" in way:
-            patch.setattr(fused, "can_sync", lambda query: False)
+            patch.setattr(fused, "can_read_now", lambda query: False)
         assert_stays_hidden(way.partition(",")[0], tensors, mask)
 
 

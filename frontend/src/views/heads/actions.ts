@@ -1,8 +1,7 @@
 // What a reader does, as what it changes of the state.
 import { including, type Point, whole } from "../../shared/map";
 import type { HeadsData } from "./data";
-import { type Chosen, same } from "./names";
-import { headsOf } from "./several";
+import { type Chosen, headsOf, same } from "./names";
 import { next, partner } from "./start";
 import { extentOf, NOTHING, type ViewState } from "./state";
 
@@ -19,10 +18,7 @@ export function current({ second, with: other, head }: Shown): Chosen {
 }
 
 export function choose(data: HeadsData, shown: Shown, head: Chosen): Change {
-  const [old, layer] = [current(shown), head].map((each) => data.layers[each.layer]!) as [
-    HeadsData["layers"][0],
-    HeadsData["layers"][0],
-  ];
+  const [old, layer] = [data.layers[current(shown).layer]!, data.layers[head.layer]!];
   const same = old.queries === layer.queries && old.keys === layer.keys;
   return {
     ...(shown.second && shown.with ? { with: head } : { head }),
@@ -62,10 +58,7 @@ export function pairUp(data: HeadsData, head: Chosen): Change {
 export function compare(data: HeadsData, shown: Shown): Change {
   if (shown.with) return { with: null, second: false };
   const other = partner(data, shown.head);
-  const [layer, beside] = [shown.head, other].map((each) => data.layers[each.layer]!) as [
-    HeadsData["layers"][0],
-    HeadsData["layers"][0],
-  ];
+  const [layer, beside] = [data.layers[shown.head.layer]!, data.layers[other.layer]!];
   const same = beside.queries === layer.queries && beside.keys === layer.keys;
   return {
     with: other,

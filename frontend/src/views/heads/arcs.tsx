@@ -4,6 +4,7 @@ import { useLayoutEffect, useState } from "preact/hooks";
 import type { Point } from "../../shared/map";
 import { useOwnId } from "../../shared/own_id";
 import { type HeadMap, isFew, type Link } from "./data";
+import { hueOf } from "./several";
 import type { Side } from "./text";
 
 const ARCS = 8;
@@ -105,6 +106,7 @@ export function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
           {...(each.hue >= 0 ? {} : { "marker-end": `url(#${heads}-${each.incoming})` })}
           d={each.path}
           class={`${each.incoming ? "ch-incoming" : ""}${each.hue >= 0 ? ` ch-hue${each.hue}` : ""}`}
+          style={hueOf(each.hue)}
           stroke-width={0.7 + 2.3 * each.weight}
           stroke-opacity={(quiet ? 0.1 : 0.35) + (quiet ? 0.45 : 0.6) * each.weight}
         />

@@ -9,9 +9,8 @@ import { ROUNDED, within } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { filtered, type Kind, leftOut } from "./filter";
-import { type Chosen, same } from "./names";
+import { type Chosen, headsOf, same, shortName } from "./names";
 import { RunNames } from "./run_names";
-import { shortName } from "./several";
 import { headMap, knownMap } from "./tiles";
 import { nameOf } from "./words";
 
@@ -53,7 +52,7 @@ function askedOf(data: HeadsData, about: Texts, question: Question): Chosen[] {
     layer.key.text === about.key.text &&
     (question.query ?? 0) < layer.queries &&
     (question.key ?? 0) < layer.keys
-      ? layer.rows.map((_, head) => ({ layer: place, head }))
+      ? headsOf(data, place)
       : [],
   );
 }

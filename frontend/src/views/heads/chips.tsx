@@ -3,8 +3,8 @@
 import { Choice } from "../../shared/choice";
 import type { Signal } from "../../shared/signals";
 import type { HeadsData } from "./data";
-import type { Chosen } from "./names";
-import { HUES, type Mix, shortName } from "./several";
+import { type Chosen, shortName } from "./names";
+import { HUES, hueOf, type Mix } from "./several";
 
 interface HeadsLegendProps {
   data: HeadsData;
@@ -25,6 +25,7 @@ export function HeadsLegend({ data, heads, mix, remove }: HeadsLegendProps) {
               <button
                 type="button"
                 class={`ch-button ch-hue${hue}`}
+                style={hueOf(hue)}
                 aria-label={`Leave out head ${shortName(data, each)}`}
                 title="Leave it out"
                 onClick={() => remove(each)}

@@ -150,7 +150,7 @@ export function endOf(rows: number, largestOf: (row: number) => number): number 
 const BELOW_END = 0.995;
 
 /** The largest of some values in a row; 0 where there is none. */
-export function largestOf(value: (at: number) => number, from: number, to: number): number {
+function largestOf(value: (at: number) => number, from: number, to: number): number {
   let most = 0;
   for (let at = from; at < to; at++) {
     const here = value(at);
@@ -159,51 +159,44 @@ export function largestOf(value: (at: number) => number, from: number, to: numbe
   return most;
 }
 
+/** The same of a grid of values, row by row. */
+export function endOfGrid(
+  value: (at: number) => number,
+  [rows, columns]: readonly [number, number],
+): number {
+  return endOf(rows, (row) => largestOf(value, row * columns, (row + 1) * columns));
+}
+
 /** Runs of keys, by query: of each piece where it begins, and where it ends. */
 export type Spans = Int32Array[];
 
 /** One head: what is known of its weights. Queries and keys count from 0. */
 export class HeadMap {
-  readonly layer: LayerData;
-  readonly head: number;
-  /** Every weight, row by row, -1 where it is hidden; null in a long text. */
-  readonly at: ((place: number) => number) | null;
-  /** The map of a long text: shares as a tile has them. */
-  readonly pooled: Float32Array | null;
-  /** By rank: the key of each query, or -1, and its weight. */
-  readonly linkKeys: Int32Array[];
-  readonly linkWeights: Float32Array[];
-  readonly spans: Spans | null;
   /** The map of which this one shows a part. */
   origin: HeadMap | null = null;
   private known: number | null = null;
   private received: Float32Array | null = null;
 
   constructor(
-    layer: LayerData,
-    head: number,
-    at: ((place: number) => number) | null,
-    pooled: Float32Array | null = null,
-    linkKeys: Int32Array[] = [],
-    linkWeights: Float32Array[] = [],
-    spans: Spans | null = null,
-  ) {
-    this.layer = layer;
-    this.head = head;
-    this.at = at;
-    this.pooled = pooled;
-    this.linkKeys = linkKeys;
-    this.linkWeights = linkWeights;
-    this.spans = spans;
-  }
+    readonly layer: LayerData,
+    readonly head: number,
+    /** Every weight, row by row, -1 where it is hidden; null in a long text. */
+    readonly at: ((place: number) => number) | null,
+    /** The map of a long text: shares as a tile has them. */
+    readonly pooled: Float32Array | null = null,
+    /** By rank: the key of each query, or -1, and its weight. */
+    readonly linkKeys: Int32Array[] = [],
+    readonly linkWeights: Float32Array[] = [],
+    readonly spans: Spans | null = null,
+  ) {}
 
   /** The weight at which the colours end. */
   get end(): number {
     const { queries, keys } = this.layer;
     const [first, at] = [this.linkWeights[0], this.at];
-    return (this.known ??= endOf(queries, (query) =>
-      at ? largestOf(at, query * keys, (query + 1) * keys) : (first?.[query] ?? 0),
-    ));
+    return (this.known ??= at
+      ? endOfGrid(at, [queries, keys])
+      : endOf(queries, (query) => first?.[query] ?? 0));
   }
 
   static async read(source: Source, place: number, layer: LayerData, head: number) {

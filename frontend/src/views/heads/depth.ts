@@ -1,9 +1,9 @@
 // Where a token looks layer by layer, and what reaches it through all of them.
 import type { Source, Tile, TileRequest } from "../../source";
-import { endOf, type HeadMap, type HeadsData, type LayerData, largestOf } from "./data";
+import { endOfGrid, type HeadMap, type HeadsData, type LayerData } from "./data";
 import { looksAtItself } from "./photo";
 import { sameTexts } from "./several";
-import { bounds, headMap, spanOfRequest } from "./tiles";
+import { bounds, headMap, pool, spanOfRequest } from "./tiles";
 
 /** What goes round the attention of each layer, as `clearhead.reading.rollout` has it. */
 const RESIDUAL = 0.5;
@@ -65,14 +65,8 @@ export function stripTile(rows: readonly Float64Array[], request: TileRequest): 
   const keys = rows[0]!.length;
   const down = spanOfRequest(request.rows, Math.max(rows.length, request.cells[0]), rows.length);
   const across = spanOfRequest(request.columns, request.cells[1], keys);
-  const values = new Float32Array(down.cells * across.cells);
-  for (let row = down.from; row < down.to; row++) {
-    for (let key = across.from; key < across.to; key++) {
-      const cell = Math.floor((key - across.from) / across.step);
-      values[(row - down.from) * across.cells + cell]! += rows[row]![key]!;
-    }
-  }
-  const largest = (at: number) => largestOf((key) => rows[at]![key]!, 0, keys);
-  const top = endOf(rows.length, largest);
+  const value = (at: number) => rows[Math.floor(at / keys)]![at % keys]!;
+  const values = pool(down, across, keys, value);
+  const top = endOfGrid(value, [rows.length, keys]);
   return { ...bounds(down, across), values, top, grain: [1, 1], links: 0 };
 }

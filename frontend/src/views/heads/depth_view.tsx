@@ -1,7 +1,7 @@
 // A token through the layers: a row for each, and the rollout as the last one.
 
 import { useMemo } from "preact/hooks";
-import { useInSight } from "../../shared/in_sight";
+import { Details } from "../../shared/details";
 import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point, whole } from "../../shared/map";
@@ -41,7 +41,6 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
   const marks = useSignal(NONE);
   const drawn = useSignal<Tile | null>(null);
   const top = useMemo(() => computed(() => drawn.value?.top ?? 0), []);
-  const place = useInSight(open.value, query === null || rows !== null);
   if (!places.length) return null;
   const name = (row: number) => {
     if (row === count - 1) return "rollout";
@@ -52,17 +51,15 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
     return `${name(row)} → ${key} ${short(keyName(key), 16)}: ${percent(rows[row]![key]!)}`;
   };
   return (
-    <details
-      class="ch-why ch-depth"
-      ref={place}
-      open={open.value}
-      onToggle={(event) => (open.value = event.currentTarget.open)}
+    <Details
+      kind=" ch-depth"
+      open={open}
+      title="Through the layers"
+      ready={query === null || rows !== null}
     >
-      <summary>Through the layers</summary>
-      {open.value && query === null && (
+      {query === null ? (
         <p class="ch-remark">Pin a token, and see where it looks layer by layer.</p>
-      )}
-      {open.value && query !== null && (
+      ) : (
         <>
           <p class="ch-remark">
             Where <i>{short(queryName(query), 16)}</i> looks, on average over the heads of a layer;
@@ -90,6 +87,6 @@ export function Depth({ data, source, layer, shared }: DepthProps) {
           />
         </>
       )}
-    </details>
+    </Details>
   );
 }

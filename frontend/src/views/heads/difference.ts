@@ -1,14 +1,6 @@
 // What one head gives more than another: A − B, pair by pair.
 import type { Source, Tile, TileRequest } from "../../source";
-import {
-  endOf,
-  type HeadMap,
-  type HeadsData,
-  type LayerData,
-  largestOf,
-  strongest,
-  table,
-} from "./data";
+import { endOfGrid, type HeadMap, type HeadsData, type LayerData, strongest, table } from "./data";
 import type { LeftOut } from "./filter";
 import type { Chosen } from "./names";
 import { bounds, headMap, spanOfRequest } from "./tiles";
@@ -183,9 +175,8 @@ function isAlike(a: Tile, b: Tile): boolean {
   );
 }
 
-function endOfDifferences(values: Float32Array, [rows, columns]: [number, number]): number {
-  const size = (at: number) => (values[at] === NOWHERE ? 0 : Math.abs(values[at]!));
-  return endOf(rows, (row) => largestOf(size, row * columns, (row + 1) * columns));
+export function endOfDifferences(values: Float32Array, cells: [number, number]): number {
+  return endOfGrid((at) => (values[at] === NOWHERE ? 0 : Math.abs(values[at]!)), cells);
 }
 
 /** How far each head is from its partner, the farthest first. */

@@ -11,7 +11,7 @@ import { percent, signedPercent } from "../../shared/scale";
 import { computed, type Signal } from "../../shared/signals";
 import type { Source, Tile, TileRequest } from "../../source";
 import type { Answer } from "./ask";
-import { endOf, type HeadMap, type HeadsData, largestOf } from "./data";
+import type { HeadMap, HeadsData } from "./data";
 import {
   alignment,
   apart,
@@ -20,15 +20,16 @@ import {
   differenceOfTiles,
   differences,
   differenceTile,
+  endOfDifferences,
   largestChanges,
   NOWHERE,
 } from "./difference";
 import { leftOut, shownTile } from "./filter";
-import { type Chosen, same, titleOf } from "./names";
+import { type Chosen, everyHead, same, shortName, titleOf } from "./names";
 import { LEAST } from "./numbers";
 import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
 import { RunNames } from "./run_names";
-import { sameTexts, shortName } from "./several";
+import { sameTexts } from "./several";
 import { partner } from "./start";
 import { cellOf, detail, inside, nameOf } from "./words";
 
@@ -55,10 +56,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     if (!maps || !places) return null;
     const [one, second] = maps as [HeadMap, HeadMap];
     const by = differenceOf(one, second, places, leftOut(data, layer, kinds));
-    const size = (at: number) => (by[at] === NOWHERE ? 0 : Math.abs(by[at]!));
-    const end = endOf(layer.queries, (row) =>
-      largestOf(size, row * layer.keys, (row + 1) * layer.keys),
-    );
+    const end = endOfDifferences(by, [layer.queries, layer.keys]);
     return { one, second, by, end, apart: apart(by, layer.queries, layer.keys) };
   }, [data, maps, places, layer, kinds]);
   const queryName = useMemo(() => nameOf(data, layer, "query"), [data, layer]);
@@ -229,9 +227,7 @@ function Changes({ changes, of, token, onPin }: ChangesProps) {
 
 /** The pairs that are compared: heads of two runs with their partners, or all heads with one. */
 function pairsOf(data: HeadsData, first: Chosen): [Chosen, Chosen][] {
-  const every = data.layers.flatMap((layer, place) =>
-    layer.rows.map((_, head) => ({ layer: place, head })),
-  );
+  const every = everyHead(data);
   if (data.runs.length > 1) {
     const own = every.filter(({ layer }) => data.layers[layer]!.run === 0);
     return own.map((each) => [each, partner(data, each)]);

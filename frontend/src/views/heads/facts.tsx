@@ -1,35 +1,39 @@
-// The numbers of a head under its map.
+// Numbers under their names, such as those of a head under its map.
 
+import type { ComponentChildren } from "preact";
 import { Hint } from "../../shared/hint";
 import { quantity } from "../../shared/scale";
 import type { Row } from "./data";
 import { ROLES } from "./guide";
 
+interface FactProps {
+  name: ComponentChildren;
+  children: ComponentChildren;
+}
+
+export function Fact({ name, children }: FactProps) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
 /** The numbers of a head. */
 export function Facts({ row, roles }: { row: Row; roles: string[] }) {
   return (
     <dl class="ch-facts ch-head-facts">
-      {row.entropy !== null && (
-        <div>
-          <dt>entropy</dt>
-          <dd>{quantity(row.entropy, "nats")}</dd>
-        </div>
-      )}
+      {row.entropy !== null && <Fact name="entropy">{quantity(row.entropy, "nats")}</Fact>}
       {row.distance !== null && (
-        <div>
-          <dt>mean distance</dt>
-          <dd>{quantity(row.distance, "tokens")}</dd>
-        </div>
+        <Fact name="mean distance">{quantity(row.distance, "tokens")}</Fact>
       )}
       {roles
         .filter((role) => Math.round(row.scores[role]! * 100) > 0)
         .map((role) => (
-          <div key={role}>
-            <dt>
-              <Hint text={roleCard(role)}>{role}</Hint>
-            </dt>
-            <dd>{Math.round(row.scores[role]! * 100)} %</dd>
-          </div>
+          <Fact key={role} name={<Hint text={roleCard(role)}>{role}</Hint>}>
+            {Math.round(row.scores[role]! * 100)} %
+          </Fact>
         ))}
     </dl>
   );

@@ -2,7 +2,7 @@
 import { css, cssOf, cssSigned } from "../../shared/colour";
 import { short } from "../../shared/labels";
 import type { Look } from "../../shared/look";
-import { paintTile, type Viewport } from "../../shared/map";
+import { paintCells, paintTile, places, ROOM_FOR_TEXT, type Viewport } from "../../shared/map";
 import { percent, signedPercent, ticks } from "../../shared/scale";
 import type { Tile } from "../../source";
 import type { HeadsData } from "./data";
@@ -92,16 +92,14 @@ function one(
   const [down, right] = [height / view.rows, width / view.columns];
   const top = GUTTER + 28;
   const labels: string[] = [];
-  const rows = places(view.row, view.rows, queries, down);
-  for (const row of rows.at) {
-    const words = rows.named ? short(queryName(row), 12) : String(row);
+  for (const row of places(view.row, view.rows, queries, down)) {
+    const words = down < ROOM_FOR_TEXT ? String(row) : short(queryName(row), 12);
     labels.push(
       `<text x="${GUTTER - 6}" y="${top + (row - view.row + 0.5) * down}" text-anchor="end" dominant-baseline="central">${escaped(words)}</text>`,
     );
   }
-  const columns = places(view.column, view.columns, keys, right);
-  for (const column of columns.at) {
-    const words = columns.named ? short(keyName(column), 12) : String(column);
+  for (const column of places(view.column, view.columns, keys, right)) {
+    const words = right < ROOM_FOR_TEXT ? String(column) : short(keyName(column), 12);
     const x = GUTTER + (column - view.column + 0.5) * right;
     labels.push(
       `<text transform="translate(${x} ${top - 6}) rotate(-90)" dominant-baseline="central">${escaped(words)}</text>`,
@@ -155,11 +153,7 @@ function cells(
     return `<g shape-rendering="crispEdges">${Array.from(pixels, one).join("")}</g>`;
   }
   const image = document.createElement("canvas");
-  [image.height, image.width] = [rows, columns];
-  const context = image.getContext("2d")!;
-  const painted = context.createImageData(columns, rows);
-  new Uint32Array(painted.data.buffer).set(pixels);
-  context.putImageData(painted, 0, 0);
+  paintCells(image, tile.cells, (to) => to.set(pixels));
   return (
     `<image x="${x}" y="${y}" width="${width}" height="${height}" preserveAspectRatio="none" ` +
     `style="image-rendering:pixelated" href="${image.toDataURL()}"/>`
@@ -168,20 +162,6 @@ function cells(
 
 function round(number: number): number {
   return Number(number.toFixed(2));
-}
-
-/** Which queries or keys get a label, of those that there are: every one, by its name, or some. */
-function places(
-  first: number,
-  count: number,
-  length: number,
-  size: number,
-): { named: boolean; at: number[] } {
-  const step = Math.max(1, 2 ** Math.ceil(Math.log2(11 / size)));
-  const at: number[] = [];
-  const end = Math.min(length, first + count - 0.25);
-  for (let place = Math.ceil(first / step) * step; place < end; place += step) at.push(place);
-  return { named: step === 1, at };
 }
 
 function escaped(text: string): string {

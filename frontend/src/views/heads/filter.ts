@@ -1,7 +1,7 @@
 // What a reader leaves out of every map: the first token, special tokens, punctuation, weak links.
 // Weights stay what they are: nothing is shared out anew among those that are left.
-import type { Source, Tile, TileRequest } from "../../source";
-import { endOf, HeadMap, type HeadsData, type LayerData, largestOf } from "./data";
+import { type Source, sizeOfCell, type Tile, type TileRequest } from "../../source";
+import { endOfGrid, HeadMap, type HeadsData, type LayerData } from "./data";
 import { fromWeights, headMap } from "./tiles";
 
 export const KINDS = ["first", "special", "punctuation"] as const;
@@ -118,8 +118,7 @@ function filteredTile(
   least: number,
 ): Tile {
   const { rows, columns, cells } = tile;
-  const tall = (rows[1] - rows[0]) / cells[0];
-  const wide = (columns[1] - columns[0]) / cells[1];
+  const [tall, wide] = sizeOfCell(tile);
   const single = tall === 1 && wide === 1;
   if (!single && map.at)
     return { ...fromWeights(map, request), ...(tile.silent && { silent: true }) };
@@ -138,7 +137,5 @@ function filteredTile(
       else if (single && values[place]! >= 0 && values[place]! < least) values[place] = 0;
     }
   }
-  const end = () =>
-    endOf(cells[0], (row) => largestOf((at) => values[at]!, row * cells[1], (row + 1) * cells[1]));
-  return { ...tile, values, top: single ? map.end : end() };
+  return { ...tile, values, top: single ? map.end : endOfGrid((at) => values[at]!, cells) };
 }

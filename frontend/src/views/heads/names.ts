@@ -11,6 +11,15 @@ export function same(a: Chosen, b: Chosen): boolean {
   return a.layer === b.layer && a.head === b.head;
 }
 
+export function headsOf(data: HeadsData, layer: number): Chosen[] {
+  return data.layers[layer]!.rows.map((_, head) => ({ layer, head }));
+}
+
+/** The heads of all layers. */
+export function everyHead(data: HeadsData): Chosen[] {
+  return data.layers.flatMap((_, layer) => headsOf(data, layer));
+}
+
 /** A layer's number within its run, "5", or of one of several calls "5:0". */
 export function layerName(data: HeadsData, place: number): string {
   const { run, number, call } = data.layers[place]!;
@@ -27,6 +36,11 @@ export function runName({ runs }: HeadsData, run: number): string {
 /** A head's number in its layer. */
 export function headName(data: HeadsData, { layer, head }: Chosen): number {
   return data.layers[layer]!.head_numbers?.[head] ?? head;
+}
+
+/** "5.11", and with two runs "A5.11". */
+export function shortName(data: HeadsData, chosen: Chosen): string {
+  return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
 }
 
 /** "Layer 5, head 11", and in a model of several stacks "Layer 8 (decoder 2 encoder_attn), head 1". */

@@ -8,6 +8,7 @@ import { number, percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
+import { Fact } from "./facts";
 import type { LeftOut } from "./filter";
 
 const SHOWN = 6;
@@ -91,21 +92,12 @@ export function Numbers({
             )}
             {query !== null && all && alone && (
               <dl class="ch-facts">
-                <div>
-                  <dt>entropy</dt>
-                  <dd>{quantity(all.entropy[query]!, "nats")}</dd>
-                </div>
+                <Fact name="entropy">{quantity(all.entropy[query]!, "nats")}</Fact>
                 {!map.layer.cross && (
-                  <div>
-                    <dt>mean distance</dt>
-                    <dd>{quantity(all.distance[query]!, "tokens")}</dd>
-                  </div>
+                  <Fact name="mean distance">{quantity(all.distance[query]!, "tokens")}</Fact>
                 )}
                 {!looksAt && !map.at && map.linkKeys.length === 0 && (
-                  <div>
-                    <dt>largest weight</dt>
-                    <dd>{percent(all.max[query]!)}</dd>
-                  </div>
+                  <Fact name="largest weight">{percent(all.max[query]!)}</Fact>
                 )}
               </dl>
             )}
@@ -127,13 +119,10 @@ export function Numbers({
             )}
             {key !== null && all && (
               <dl class="ch-facts">
-                <div>
-                  <dt>received</dt>
-                  <dd>
-                    {`${number(all.received[key]!)}, the sum of its weights`}
-                    {sharing(map) > 1 && ` in the ${sharing(map)} heads that share this key`}
-                  </dd>
-                </div>
+                <Fact name="received">
+                  {`${number(all.received[key]!)}, the sum of its weights`}
+                  {sharing(map) > 1 && ` in the ${sharing(map)} heads that share this key`}
+                </Fact>
               </dl>
             )}
           </div>

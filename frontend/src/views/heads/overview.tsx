@@ -7,9 +7,9 @@ import type { Source } from "../../source";
 import { current, type Shown } from "./actions";
 import type { Answer } from "./ask";
 import type { HeadsData, Row } from "./data";
-import { type Chosen, layerName, runName, same, score } from "./names";
+import { type Chosen, headsOf, layerName, runName, same, score } from "./names";
 import { RunName, RunNames } from "./run_names";
-import { HUES, headsOf, toggled } from "./several";
+import { HUES, toggled } from "./several";
 import { Small } from "./small";
 import type { Order } from "./state";
 
@@ -246,7 +246,6 @@ export function Overview(props: OverviewProps) {
                 apart={apart}
                 chosen={same(each, chosen)}
                 other={other !== null && same(each, other)}
-                reachable={same(each, chosen)}
                 hue={shown.heads.findIndex((one) => same(each, one))}
                 coloured={shown.heads.length <= HUES}
                 choose={(more) => take({ layer: each.layer, head: each.head }, more)}

@@ -6,7 +6,7 @@ import { Hint } from "../../shared/hint";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
-import { HeatMap, moved, type Point, whole } from "../../shared/map";
+import { HeatMap, moved, type Point } from "../../shared/map";
 import { computed, type ReadonlySignal, type Signal } from "../../shared/signals";
 import type { Source, Tile } from "../../source";
 import { pin as pinned } from "./actions";
@@ -104,12 +104,11 @@ export function useActive(layer: LayerData, { hover, pin }: Shared) {
 export function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
   return useMemo(
     () =>
-      computed(() => ({
-        queries: search.value
-          ? matches(layer.queries, tokenOf(data, layer, "query"), search.value)
-          : [],
-        keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
-      })),
+      computed(() => {
+        const of = (side: "query" | "key", count: number) =>
+          search.value ? matches(count, tokenOf(data, layer, side), search.value) : [];
+        return { queries: of("query", layer.queries), keys: of("key", layer.keys) };
+      }),
     [data, layer, search],
   );
 }
@@ -167,6 +166,12 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
     />
   );
 }
+
+const ZOOMS: [sign: string, name: string, zoom: number][] = [
+  ["+", "Zoom in", 1.6],
+  ["−", "Zoom out", 1 / 1.6],
+  ["All", "All", 0],
+];
 
 export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }: PanelProps) {
   const layer = data.layers[chosen.layer]!;
@@ -280,35 +285,19 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
           <div class="ch-under">
             <Legend top={top} beyond={beyond ?? false} unit="of a query’s attention" />
             <div class="ch-zoom" role="group" aria-label="Zoom">
-              <button
-                type="button"
-                class="ch-button"
-                aria-label="Zoom in"
-                onClick={() =>
-                  (view.value = moved(view.value, layer.queries, layer.keys, { zoom: 1.6 }))
-                }
-              >
-                +
-              </button>
-              <button
-                type="button"
-                class="ch-button"
-                aria-label="Zoom out"
-                onClick={() =>
-                  (view.value = moved(view.value, layer.queries, layer.keys, {
-                    zoom: 1 / 1.6,
-                  }))
-                }
-              >
-                −
-              </button>
-              <button
-                type="button"
-                class="ch-button"
-                onClick={() => (view.value = whole(layer.queries, layer.keys))}
-              >
-                All
-              </button>
+              {ZOOMS.map(([sign, name, zoom]) => (
+                <button
+                  key={sign}
+                  type="button"
+                  class="ch-button"
+                  aria-label={name}
+                  onClick={() =>
+                    (view.value = moved(view.value, layer.queries, layer.keys, { zoom }))
+                  }
+                >
+                  {sign}
+                </button>
+              ))}
             </div>
           </div>
           <p class="ch-remark">{detail(tile, layer, ready)}</p>
@@ -324,7 +313,11 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             queryName={queryName}
             keyName={keyName}
             onPin={({ query, key }) =>
-              pin({ query: self && key !== null ? toQuery(key, layer) : query, key }, layer, shared)
+              pin(
+                self && key !== null ? { ...ofToken(key, layer), token: false } : { query, key },
+                layer,
+                shared,
+              )
             }
           />
         )}
@@ -335,36 +328,19 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   );
 }
 
-/** The query that a token is, in a text that attends to itself. */
-function toQuery(key: number, layer: LayerData): number | null {
-  const query = key - (layer.keys - layer.queries);
-  return query >= 0 ? query : null;
-}
-
-/** A text that attends to itself is one side. */
-function sidesOf(data: HeadsData, layer: LayerData): Side[] {
+/** The texts of a layer; one that attends to itself is one side. */
+function sidesOf({ texts }: HeadsData, layer: LayerData): Side[] {
   const self = layer.query.text !== null && layer.query.text === layer.key.text;
-  const base = {
-    firstQuery: layer.query.first,
-    firstKey: layer.key.first,
-    queries: layer.queries,
-    keys: layer.keys,
-  };
-  if (self)
-    return [
-      { ...base, kinds: ["query", "key"], title: "Text", tokens: data.texts[layer.query.text!]! },
-    ];
-  const sides: Side[] = [];
-  if (layer.query.text !== null) {
-    sides.push({
-      ...base,
-      kinds: ["query"],
-      title: "Queries",
-      tokens: data.texts[layer.query.text]!,
-    });
-  }
-  if (layer.key.text !== null) {
-    sides.push({ ...base, kinds: ["key"], title: "Keys", tokens: data.texts[layer.key.text]! });
-  }
-  return sides;
+  const sides: [title: string, kinds: Side["kinds"]][] = self
+    ? [["Text", ["query", "key"]]]
+    : [
+        ["Queries", ["query"]],
+        ["Keys", ["key"]],
+      ];
+  const { queries, keys } = layer;
+  const place = { firstQuery: layer.query.first, firstKey: layer.key.first, queries, keys };
+  return sides.flatMap(([title, kinds]) => {
+    const { text } = layer[kinds[0]!];
+    return text === null ? [] : [{ ...place, kinds, title, tokens: texts[text]! }];
+  });
 }

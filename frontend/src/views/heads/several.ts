@@ -1,12 +1,15 @@
 // Several heads as one: the mean of their weights, or the largest.
 import { HeadMap, type HeadsData, type LayerData } from "./data";
-import { type Chosen, headName, layerName, same } from "./names";
+import { type Chosen, layerName, same, shortName } from "./names";
 
 export const MIXES = ["mean", "max"] as const;
 export type Mix = (typeof MIXES)[number];
 
 /** So many heads have a colour of their own. */
 export const HUES = 8;
+
+/** The colour of a head by its place among them; half of these are dashed. */
+export const hueOf = (at: number) => ({ "--hue": `var(--hue${at % 4})` });
 
 /** Whether weights of two layers are between the same tokens, and all there. */
 export function sameTexts(a: LayerData, b: LayerData): boolean {
@@ -21,11 +24,11 @@ export function sameTexts(a: LayerData, b: LayerData): boolean {
 
 /** The weights of several heads as those of one. */
 class MixedMap extends HeadMap {
-  private readonly parts: readonly HeadMap[];
-
-  constructor(parts: readonly HeadMap[], values: Float32Array) {
+  constructor(
+    private readonly parts: readonly HeadMap[],
+    values: Float32Array,
+  ) {
     super(parts[0]!.layer, parts[0]!.head, (place) => values[place]!);
-    this.parts = parts;
   }
 
   override error(weight: number): number {
@@ -63,10 +66,6 @@ export function mixed(maps: readonly HeadMap[], mix: Mix): HeadMap {
   return new MixedMap(maps, values);
 }
 
-export function headsOf(data: HeadsData, layer: number): Chosen[] {
-  return data.layers[layer]!.rows.map((_, head) => ({ layer, head }));
-}
-
 /** Whether these are all heads of one layer, and no other. */
 export function isLayer(data: HeadsData, heads: readonly Chosen[]): boolean {
   const [first] = heads;
@@ -87,10 +86,6 @@ export function titleOfSeveral(data: HeadsData, heads: readonly Chosen[], mix: M
   const listed =
     names.length > 4 ? `${names.length} heads` : names.join(", ").replace(/, ([^,]*)$/, " and $1");
   return `${what[0]!.toUpperCase()}${what.slice(1)} of ${listed}`;
-}
-
-export function shortName(data: HeadsData, chosen: Chosen): string {
-  return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
 }
 
 /** One more head, or one less. */

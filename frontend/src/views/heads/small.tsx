@@ -3,12 +3,13 @@
 import { useEffect, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLook } from "../../shared/look";
-import { paintValues } from "../../shared/map";
+import { paintCells, paintValues } from "../../shared/map";
 import { number, percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import { type HeadsData, type Row, table } from "./data";
-import { headName, layerName, score, titleOf } from "./names";
+import { score, shortName, titleOf } from "./names";
 import { lightOf, paintPhoto, photoOf, picture } from "./photo";
+import { hueOf } from "./several";
 import { headMap } from "./tiles";
 
 interface SmallProps {
@@ -28,7 +29,6 @@ interface SmallProps {
   apart: boolean;
   chosen: boolean;
   other: boolean;
-  reachable: boolean;
   /** Its place among several that are shown, -1 for none, and whether these have colours. */
   hue: number;
   coloured: boolean;
@@ -48,7 +48,6 @@ export function Small({
   apart,
   chosen,
   other,
-  reachable,
   hue,
   coloured,
   choose,
@@ -82,19 +81,12 @@ export function Small({
       const place = canvas.current;
       if (gone || !place) return;
       const [height, width] = about.shape;
-      [place.height, place.width] = [height, width];
-      const context = place.getContext("2d")!;
-      const pixels = context.createImageData(width, height);
       const values = table(about, about.top[head]!);
       const own = codes.subarray(head * height * width, (head + 1) * height * width);
-      paintValues(
-        new Uint32Array(pixels.data.buffer),
-        Float32Array.from(own as Uint8Array, (code) => values[code]!),
-        about.top[head]!,
-        colours,
-        "root",
+      const shares = Float32Array.from(own as Uint8Array, (code) => values[code]!);
+      paintCells(place, about.shape, (pixels) =>
+        paintValues(pixels, shares, about.top[head]!, colours, "root"),
       );
-      context.putImageData(pixels, 0, 0);
     });
     return () => {
       gone = true;
@@ -117,7 +109,8 @@ export function Small({
       aria-selected={chosen || hue >= 0}
       aria-label={`${name}${numbers.length ? `: ${numbers.join(", ")}` : ""}`}
       title={`${name}\n${numbers.join("\n")}`}
-      tabIndex={reachable ? 0 : -1}
+      style={coloured ? hueOf(hue) : {}}
+      tabIndex={chosen ? 0 : -1}
       data-head={`${layer}/${head}`}
       onClick={(event) => choose(event.ctrlKey || event.metaKey)}
     >
@@ -129,11 +122,7 @@ export function Small({
           style={{ backgroundColor: weight < 0 ? "" : css(placeOf(weight, most, "root"), colours) }}
         />
       )}
-      {named && (
-        <span aria-hidden="true">
-          {layerName(data, layer)}.{headName(data, { layer, head })}
-        </span>
-      )}
+      {named && <span aria-hidden="true">{shortName(data, { layer, head })}</span>}
     </div>
   );
 }

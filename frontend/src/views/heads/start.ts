@@ -1,7 +1,7 @@
 // Where a page opens, and where it goes on: the next head, a partner to compare with, what is found.
 import type { Point } from "../../shared/map";
 import type { HeadsData, LayerData } from "./data";
-import { type Chosen, score } from "./names";
+import { type Chosen, everyHead, same, score } from "./names";
 import { ofToken, readState, type ViewState } from "./state";
 import { matches, tokenOf } from "./words";
 
@@ -32,15 +32,11 @@ export function startOf(data: HeadsData, missing: string[] = []): ViewState {
 
 /** The head to begin with where no links are known: one that finds certain tokens. */
 function interesting(data: HeadsData): Chosen {
-  const every = data.layers.flatMap(({ rows, run }, layer) =>
-    rows.map((row, head) => ({
-      layer,
-      head,
-      tells: run === 0 && data.roles.matching.includes(row.role) ? score(row) : 0,
-    })),
-  );
-  const { layer, head } = every.reduce((best, each) => (each.tells > best.tells ? each : best));
-  return { layer, head };
+  const tells = ({ layer, head }: Chosen) => {
+    const { run, rows } = data.layers[layer]!;
+    return run === 0 && data.roles.matching.includes(rows[head]!.role) ? score(rows[head]!) : 0;
+  };
+  return everyHead(data).reduce((best, each) => (tells(each) > tells(best) ? each : best));
 }
 
 /** Whom a head is compared with at first: the same head of the other run, or the next one. */
@@ -55,10 +51,8 @@ export function partner(data: HeadsData, chosen: Chosen): Chosen {
   return { layer, head: Math.min(chosen.head, data.layers[layer]!.heads - 1) };
 }
 
-export function next(data: HeadsData, { layer, head }: Chosen, step: 1 | -1): Chosen {
-  const every = data.layers.flatMap((each, place) =>
-    each.rows.map((_, number) => ({ layer: place, head: number })),
-  );
-  const now = every.findIndex((each) => each.layer === layer && each.head === head);
+export function next(data: HeadsData, chosen: Chosen, step: 1 | -1): Chosen {
+  const every = everyHead(data);
+  const now = every.findIndex((each) => same(each, chosen));
   return every[(now + step + every.length) % every.length]!;
 }

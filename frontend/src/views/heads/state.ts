@@ -5,6 +5,7 @@ import {
   oneOf,
   readFields,
   type Signals,
+  THEME,
   writeFields,
 } from "../../shared/fields";
 import type { Theme } from "../../shared/look";
@@ -12,8 +13,8 @@ import { type Point, type Viewport, whole } from "../../shared/map";
 import { SCALES, type Scale } from "../../shared/scale";
 import type { HeadsData, LayerData } from "./data";
 import { KINDS, type Kind } from "./filter";
-import { type Chosen, headName, layerName, same } from "./names";
-import { headsOf, isLayer, MIXES, type Mix, sameTexts } from "./several";
+import { type Chosen, everyHead, headsOf, layerName, same, shortName } from "./names";
+import { isLayer, MIXES, type Mix, sameTexts } from "./several";
 
 export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
 export type Order = (typeof ORDERS)[number];
@@ -60,7 +61,7 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
   head: {
     start: { layer: 0, head: 0 },
     read: (text, { data }) => named(text, data),
-    write: (head, { data }) => written(data, head),
+    write: (head, { data }) => shortName(data, head),
   },
   heads: { start: [], read: readSeveral, write: writeSeveral },
   with: {
@@ -70,7 +71,7 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
       const other = named(text, data);
       return other && !state.heads.length && !same(state.head, other) ? other : null;
     },
-    write: (head, { data }) => (head ? written(data, head) : ""),
+    write: (head, { data }) => (head ? shortName(data, head) : ""),
   },
   pin: { start: NOTHING, read: readPoint, write: writePoint },
   view: {
@@ -79,11 +80,7 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
     write: writeView,
   },
   scale: oneOf(SCALES),
-  theme: {
-    start: null,
-    read: (text) => (text === "light" || text === "dark" ? text : null),
-    write: (theme) => theme ?? "",
-  },
+  theme: THEME,
   order: oneOf(ORDERS),
   full: FLAG,
   without: {
@@ -126,19 +123,13 @@ export function writeState(state: ViewState, data: HeadsData): string {
   return writeFields(FIELDS, state, data);
 }
 
-/** A head as it is written: "5.11", and with two runs "A5.11". */
-function written(data: HeadsData, chosen: Chosen): string {
-  return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
-}
-
 /** A name without the letter of the first run. */
 function bare(name: string): string {
   return name.replace(/^A/, "");
 }
 
 function named(text: string, data: HeadsData): Chosen | null {
-  const every = data.layers.flatMap((_, layer) => headsOf(data, layer));
-  return every.find((each) => bare(written(data, each)) === bare(text)) ?? null;
+  return everyHead(data).find((each) => bare(shortName(data, each)) === bare(text)) ?? null;
 }
 
 /** Heads by their names, or a layer for all of its heads; of the same texts as another, each once. */
@@ -159,7 +150,7 @@ function readSeveral(text: string, { data, state }: About): Chosen[] | null {
 function writeSeveral(heads: Chosen[], { data }: About): string {
   if (heads.length < 2) return "";
   if (isLayer(data, heads)) return layerName(data, heads[0]!.layer);
-  return heads.map((each) => written(data, each)).join();
+  return heads.map((each) => shortName(data, each)).join();
 }
 
 function readPoint(text: string, { data, state }: About): Point | null {

@@ -44,21 +44,10 @@ interface TextsProps {
   onHover: (point: Point) => void;
   /** `asKey`: as the key of the query that is pinned. */
   onPin: (point: Point, asKey: boolean) => void;
-  /** Where tokens are on the screen has changed. */
-  onScroll?: () => void;
 }
 
-export function Texts({
-  sides,
-  map,
-  heads,
-  active,
-  found,
-  end,
-  least,
-  onHover,
-  onPin,
-}: TextsProps) {
+export function Texts(props: TextsProps) {
+  const { sides, map, heads, active, least } = props;
   const root = useRef<HTMLDivElement>(null);
   const [size, setSize] = useState(0);
   const [scrolled, setScrolled] = useState(0);
@@ -86,13 +75,8 @@ export function Texts({
       {sides.map((side) => (
         <Tokens
           key={side.title}
+          {...props}
           side={side}
-          map={map}
-          active={active}
-          found={found}
-          end={end}
-          onHover={onHover}
-          onPin={onPin}
           onScroll={() => setScrolled(scrolled + 1)}
         />
       ))}
@@ -108,7 +92,11 @@ export function Texts({
   );
 }
 
-type TokensProps = Omit<TextsProps, "sides" | "least" | "heads"> & { side: Side };
+interface TokensProps extends TextsProps {
+  side: Side;
+  /** Where tokens are on the screen has changed. */
+  onScroll: () => void;
+}
 
 function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: TokensProps) {
   const list = useRef<HTMLDivElement>(null);

@@ -1,7 +1,7 @@
 // Tiles from the arrays of a page of heads. Cells are whole numbers of tokens, or of cells of the
 // map of a long text, and begin at multiples of their size, so that panning does not make them dance.
 import type { Source, Tile, TileRequest } from "../../source";
-import { endOf, HeadMap, type HeadsData, type LayerData, largestOf, overlap } from "./data";
+import { endOfGrid, HeadMap, type HeadsData, type LayerData, overlap } from "./data";
 
 interface Reading {
   map: Promise<HeadMap>;
@@ -67,24 +67,36 @@ export function spanOfRequest([from, to]: [number, number], cells: number, lengt
 
 export function fromWeights(map: HeadMap, request: TileRequest): Tile {
   const { queries, keys } = map.layer;
-  const rows = spanOfRequest(request.rows, request.cells[0], queries);
-  const columns = spanOfRequest(request.columns, request.cells[1], keys);
-  const value = map.at!;
+  return tileOf(map, map.at!, [queries, keys], request);
+}
+
+/** A tile of a grid of values, each of so many queries and keys. */
+function tileOf(
+  map: HeadMap,
+  value: (at: number) => number,
+  [height, width]: [number, number],
+  { rows: [top, bottom], columns: [left, right], cells }: TileRequest,
+  [tall, wide] = [1, 1],
+): Tile {
+  const rows = spanOfRequest([top / tall, bottom / tall], cells[0], height);
+  const columns = spanOfRequest([left / wide, right / wide], cells[1], width);
+  const isSingle = map.at && rows.step === 1 && columns.step === 1;
+  const end = () => {
+    const all = [spanOf(height, rows.step), spanOf(width, columns.step)] as const;
+    const pooled = pool(...all, width, value);
+    return endOfGrid((at) => pooled[at]!, [all[0].cells, all[1].cells]);
+  };
   return {
-    ...bounds(rows, columns),
-    values: pool(rows, columns, keys, value),
-    top: topOf(map, rows.step, columns.step, () =>
-      rows.step === 1 && columns.step === 1
-        ? map.end
-        : endOfPool(spanOf(queries, rows.step), spanOf(keys, columns.step), keys, value),
-    ),
-    grain: [1, 1],
+    ...bounds(rows, columns, tall, wide),
+    values: pool(rows, columns, width, value),
+    top: isSingle ? map.end : topOf(map, rows.step, columns.step, end),
+    grain: [Math.ceil(tall), Math.ceil(wide)],
     links: 0,
   };
 }
 
 /** Average over the rows of a cell, sum over its columns; -1 where all of it is hidden. */
-function pool(rows: Span, columns: Span, width: number, value: (at: number) => number) {
+export function pool(rows: Span, columns: Span, width: number, value: (at: number) => number) {
   const values = new Float32Array(rows.cells * columns.cells);
   const seen = new Uint8Array(values.length);
   for (let row = rows.from; row < rows.to; row++) {
@@ -141,12 +153,6 @@ function spanOf(length: number, size: number): Span {
   return spanOfRequest([0, length], Math.ceil(length / size), length);
 }
 
-function endOfPool(rows: Span, columns: Span, width: number, value: (at: number) => number) {
-  const all = pool(rows, columns, width, value);
-  const { cells } = columns;
-  return endOf(rows.cells, (row) => largestOf((at) => all[at]!, row * cells, (row + 1) * cells));
-}
-
 function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
   const { pooled, layer } = map;
   if (!pooled || !layer.pooled) return null;
@@ -154,32 +160,12 @@ function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
   // Tokens of a cell of the map.
   const tall = layer.queries / height;
   const wide = layer.keys / width;
-  const grain: [number, number] = [Math.ceil(tall), Math.ceil(wide)];
   const fine =
     map.linkKeys.length > 0 &&
     step(request.rows[1] - request.rows[0], request.cells[0]) < tall &&
     step(request.columns[1] - request.columns[0], request.cells[1]) < wide;
-  if (fine) return fromLinks(map, request, grain);
-  const rows = spanOfRequest(
-    [request.rows[0] / tall, request.rows[1] / tall],
-    request.cells[0],
-    height,
-  );
-  const columns = spanOfRequest(
-    [request.columns[0] / wide, request.columns[1] / wide],
-    request.cells[1],
-    width,
-  );
-  const get = (at: number) => pooled[at]!;
-  return {
-    ...bounds(rows, columns, tall, wide),
-    values: pool(rows, columns, width, get),
-    top: topOf(map, rows.step, columns.step, () =>
-      endOfPool(spanOf(height, rows.step), spanOf(width, columns.step), width, get),
-    ),
-    grain,
-    links: 0,
-  };
+  if (fine) return fromLinks(map, request, [Math.ceil(tall), Math.ceil(wide)]);
+  return tileOf(map, (at) => pooled[at]!, [height, width], request, [tall, wide]);
 }
 
 /** Finer than the map: the links where they are, and what is left of its cells, evenly over the pairs

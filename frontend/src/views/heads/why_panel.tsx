@@ -1,13 +1,14 @@
 // Why a weight is what it is, drawn: query and key by dimension, their product, and the softmax.
 
 import { cssSigned } from "../../shared/colour";
-import { useInSight } from "../../shared/in_sight";
+import { Details } from "../../shared/details";
 import { useLoaded } from "../../shared/loaded";
 import { useLook } from "../../shared/look";
 import { percent } from "../../shared/scale";
 import type { Signal } from "../../shared/signals";
 import type { PairStages, Source } from "../../source";
 import type { HeadMap, HeadsData } from "./data";
+import { Fact } from "./facts";
 import type { Chosen } from "./names";
 import { partsOf, stagesOf } from "./why";
 
@@ -30,18 +31,12 @@ export function Why({ data, source, chosen, map, query, key_, open }: WhyProps) 
   );
   const stages = fresh ? (failed ? null : value) : undefined;
   const weight = map.weight(query, key_);
-  const place = useInSight(shown, stages !== undefined);
+  const title = `Why ${weight === null || weight < 0 ? "" : percent(weight)}?`;
   return (
-    <details
-      class="ch-why"
-      ref={place}
-      open={shown}
-      onToggle={(event) => (open.value = event.currentTarget.open)}
-    >
-      <summary>Why {weight === null || weight < 0 ? "" : percent(weight)}?</summary>
+    <Details open={open} title={title} ready={stages !== undefined}>
       {stages && <Stages stages={stages} />}
       {stages === null && <p class="ch-remark">Query and key of this head are not known.</p>}
-    </details>
+    </Details>
   );
 }
 
@@ -142,15 +137,6 @@ function finite(value: number | null): number {
 
 function largest(values: (number | null)[]): number {
   return Math.max(1e-30, ...values.map((each) => Math.abs(finite(each))));
-}
-
-function Fact({ name, children }: { name: string; children: string }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
-  );
 }
 
 function written(value: number | null): string {

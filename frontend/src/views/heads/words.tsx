@@ -3,7 +3,7 @@
 import { label, names, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
 import { number, percent, ROUNDED, within } from "../../shared/scale";
-import type { Tile } from "../../source";
+import { sizeOfCell, type Tile } from "../../source";
 import { answerOf, questionOf } from "./ask";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 import type { LeftOut } from "./filter";
@@ -158,8 +158,7 @@ export function matches(count: number, token: (at: number) => string, wanted: st
 
 /** The cell of a pair, and the pairs that it is of. */
 export function cellOf(tile: Tile, { queries, keys }: LayerData, query: number, key: number) {
-  const tall = (tile.rows[1] - tile.rows[0]) / tile.cells[0];
-  const wide = (tile.columns[1] - tile.columns[0]) / tile.cells[1];
+  const [tall, wide] = sizeOfCell(tile);
   const row = Math.floor((query - tile.rows[0]) / tall);
   const column = Math.floor((key - tile.columns[0]) / wide);
   const within = row >= 0 && row < tile.cells[0] && column >= 0 && column < tile.cells[1];
@@ -181,8 +180,7 @@ export function cellOf(tile: Tile, { queries, keys }: LayerData, query: number, 
 export function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): string {
   if (!tile) return map && !map.at && !map.pooled ? "No map of this head was kept." : " ";
   if (tile.values.length === 0) return "There are no tokens.";
-  const tall = cellSize(tile.rows, tile.cells[0]);
-  const wide = cellSize(tile.columns, tile.cells[1]);
+  const [tall, wide] = sizeOfCell(tile).map((size) => number(Math.round(size)));
   const single = tall === "1" && wide === "1";
   const about = tile.exact
     ? ["Computed from query and key"]
@@ -217,9 +215,4 @@ function single(
   if (query < rows[0] || query >= rows[1] || key < columns[0] || key >= columns[1])
     return undefined;
   return values[(query - rows[0]) * cells[1] + key - columns[0]];
-}
-
-function cellSize([from, to]: [number, number], cells: number): string {
-  const size = (to - from) / Math.max(1, cells);
-  return number(Math.round(size));
 }

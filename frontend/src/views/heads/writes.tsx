@@ -1,6 +1,7 @@
 // The tokens that a head raises and lowers at a query.
 
 import { Bars } from "../../shared/bars";
+import { Details } from "../../shared/details";
 import { names, short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Signal } from "../../shared/signals";
@@ -105,33 +106,34 @@ export function Writes({ data, source, chosen, query, name, open }: WritesProps)
     </section>
   );
   return (
-    <details
-      class="ch-why ch-writes"
-      open={shown}
-      onToggle={(event) => (open.value = event.currentTarget.open)}
+    <Details
+      kind=" ch-writes"
+      open={open}
+      title={
+        <>
+          What it writes at <bdi>{name}</bdi>
+        </>
+      }
+      ready={fresh}
     >
-      <summary>
-        What it writes at <bdi>{name}</bdi>
-      </summary>
-      {shown &&
-        (!fresh ? (
-          <p class="ch-remark">It is being computed.</p>
-        ) : value && !failed ? (
-          <>
-            <div>
-              {list("Raises", value.raised, 0)}
-              {list("Lowers", value.lowered, value.raised.length)}
-            </div>
-            <p class="ch-remark">
-              What the head adds to the logit of a token by itself, less its mean over all tokens.
-            </p>
-          </>
-        ) : (
+      {!fresh ? (
+        <p class="ch-remark">It is being computed.</p>
+      ) : value && !failed ? (
+        <>
+          <div>
+            {list("Raises", value.raised, 0)}
+            {list("Lowers", value.lowered, value.raised.length)}
+          </div>
           <p class="ch-remark">
-            {failed instanceof Error ? failed.message : "It is not known for this query."}
+            What the head adds to the logit of a token by itself, less its mean over all tokens.
           </p>
-        ))}
-    </details>
+        </>
+      ) : (
+        <p class="ch-remark">
+          {failed instanceof Error ? failed.message : "It is not known for this query."}
+        </p>
+      )}
+    </Details>
   );
 }
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.threads import side_by_side, threads_apart
-from clearhead._common.torch_internals import can_sync
+from clearhead._common.torch_internals import can_read_now
 from clearhead.attention.problem import Problem
 
 WORTH = 1 << 25
@@ -20,7 +20,7 @@ def threads_of(problem: Problem) -> int:
     and if the key heads do not divide well among the threads.
     """
     pairs = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
-    if pairs < WORTH or not can_sync(problem.query):
+    if pairs < WORTH or not can_read_now(problem.query):
         return 1
     if problem.bias is not None or problem.dropout is not None:
         return 1

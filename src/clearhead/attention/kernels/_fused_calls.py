@@ -7,13 +7,18 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
 from clearhead.attention.kernels._kept import all_seen, shown_mask
-from clearhead.attention.kernels._lowering import Piece, assemble, is_known, lengths_of, place_of
+from clearhead.attention.kernels._lowering import (
+    Piece,
+    assemble,
+    lengths_of,
+    place_of,
+)
+from clearhead.attention.kernels._nonfinite import SMALL
 from clearhead.attention.problem import Problem
-from clearhead.masks.spans import Spans
-from clearhead.masks.tiles import host_spans, length
+from clearhead.masks.tiles import length
 
 MOST_PAIRS = 1.2
-"""Largest ratio of the pairs that a causal call computes to those of its documents, within a class of lengths."""
+"""Largest ratio of the pairs that a causal call computes for a document to the pairs of the document itself."""
 
 
 def run_piece(problem: Problem, piece: Piece) -> Tensor:
@@ -80,33 +85,33 @@ def are_documents(pieces: list[Piece]) -> bool:
     return True
 
 
-def classes(pieces: list[Piece]) -> list[list[int]]:
+def classes(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
     """Group documents of similar length, longest first, and return the indices of each group's pieces.
 
-    The pieces of a group are all causal, or all not causal and of one length. Documents without keys are left out.
+    The pieces of a group are all causal, or all not causal and of one length. On the CPU a document with more than
+    `SMALL` numbers is a group by itself, as joining copies it. Documents without keys are left out.
     """
     sizes = [length(piece.keys) for piece in pieces]
     order = sorted(range(len(pieces)), key=lambda place: (pieces[place].causal, -sizes[place]))
+    longest = SMALL // (problem.num_heads * problem.query.shape[3])
+    if not problem.query.is_cpu:
+        longest = problem.query_len
     groups: list[list[int]] = []
-    pairs = 0
     for place in order:
-        pairs += sizes[place] ** 2
         first = groups[-1][0] if groups else place
-        computed = (len(groups[-1]) + 1) * sizes[first] ** 2 if groups else 0
         causal = pieces[place].causal
-        alike = pieces[first].causal == causal
-        if groups and alike and computed <= (MOST_PAIRS if causal else 1) * pairs:
+        alike = sizes[first] ** 2 <= (MOST_PAIRS if causal else 1) * sizes[place] ** 2
+        if groups and sizes[first] <= longest and alike and pieces[first].causal == causal:
             groups[-1].append(place)
         elif sizes[place]:
             groups.append([place])
-            pairs = sizes[place] ** 2
     return groups
 
 
 def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
     """Return the context of pieces that are documents, (batch, num_heads, query_len, value_head_dim).
 
-    Each class of similar lengths is one call, padded to the longest. Documents without keys get zeros.
+    Each group of `classes` is one call, padded to the longest. Documents without keys get zeros.
     """
     if length(pieces[0].rows) > 1:
         rows = [slice(row, row + 1) for row in range(problem.batch)]
@@ -117,14 +122,9 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
         _cut(problem.value, pieces, [piece.keys for piece in pieces]),
     ]
     contexts: dict[int, Tensor] = {}
-    for group in classes(pieces):
+    for group in classes(problem, pieces):
         sizes = [length(pieces[place].keys) for place in group]
-        query, key, value = (
-            torch.stack(
-                [F.pad(each[place], (0, 0, 0, sizes[0] - each[place].shape[1])) for place in group]
-            )
-            for each in inputs
-        )
+        query, key, value = (_padded([each[place] for place in group], sizes[0]) for each in inputs)
         context = call_with_sinks(problem, query, key, value, None, pieces[group[0]].causal)
         for place, size, tile in zip(group, sizes, context.unbind(0), strict=True):
             contexts[place] = tile[None, :, :size]
@@ -133,6 +133,22 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
         for place, piece in enumerate(pieces)
     ]
     return assemble(parts, pieces)
+
+
+def _padded(documents: list[Tensor], tokens: int) -> Tensor:
+    """Return documents, each (heads, its tokens, width), as (documents, heads, tokens, width), padded with zeros.
+
+    A view of a single document that needs no padding.
+    """
+    if len(documents) == 1 and documents[0].shape[1] == tokens:
+        return documents[0][None]
+    lacking = [tokens - each.shape[1] for each in documents]
+    return torch.stack(
+        [
+            F.pad(each, (0, 0, 0, n)) if n else each
+            for each, n in zip(documents, lacking, strict=True)
+        ]
+    )
 
 
 def _cut(tensor: Tensor, pieces: list[Piece], runs: list[slice]) -> list[Tensor]:
@@ -347,54 +363,3 @@ def in_precision(problem: Problem, added: Tensor) -> Tensor:
     query = problem.query
     keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
     return added if keeps else added.to(query.dtype)
-
-
-def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
-    """Count the marked keys that each query may attend to, by mark: (batch, num_heads, query_len, marks).
-
-    Args:
-        problem: the problem.
-        pieces: those that it is lowered to.
-        marks: 0.0 or 1.0, (batch, num_kv_heads, kv_len, marks).
-    """
-    mask, spans = problem.mask, None
-    if not pieces[0].whole and mask is not None and is_known(problem, mask):
-        spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
-    if spans is not None:
-        return stages.repeat_kv_heads(_count_in_runs(spans, marks), problem.num_heads)
-    marks = stages.repeat_kv_heads(marks, problem.num_heads)
-    return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
-
-
-def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
-    """Count the marked keys in each query's runs, (batch, heads, queries, marks).
-
-    The marks are (batch, heads, kv_len, marks).
-    """
-    batch, heads, _, width = marks.shape
-    sums, counted = F.pad(marks, (0, 0, 1, 0)).cumsum(dim=2), 0.0
-    for run in range(spans.pieces):
-        until, before = (
-            sums.gather(2, edge[:, None, :, run, None].expand(batch, heads, -1, width))
-            for edge in (
-                each.to(marks.device, non_blocking=True) for each in (spans.stop, spans.start)
-            )
-        )
-        counted = until - before + counted
-    assert isinstance(counted, Tensor)
-    return counted
-
-
-def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
-    """Count the marked keys that each query of a piece may attend to, (samples, num_heads, queries, marks).
-
-    The marks are (batch, num_heads, kv_len, marks).
-    """
-    marks = marks[piece.rows, :, piece.keys]
-    if piece.causal:
-        return marks.cumsum(dim=2)
-    visible = problem.visible(*place_of(piece)) if piece.masked else None
-    if visible is None:
-        queries, _ = lengths_of(problem, piece)
-        return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
-    return visible.float() @ marks

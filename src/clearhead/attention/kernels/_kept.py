@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from clearhead._common.torch_internals import can_sync
+from clearhead._common.torch_internals import can_read_now
 from clearhead.attention.problem import Problem
 from clearhead.masks.small import MOST_PAIRS, shown_small
 
@@ -17,7 +17,7 @@ def shown_mask(
     the mask cannot be read at once, the second is never None.
     """
     # In this order: a size that is compared while PyTorch traces holds what it traces to such sizes.
-    if queries is None and can_sync(problem.query):
+    if queries is None and can_read_now(problem.query):
         assert problem.mask is not None
         if problem.query_len * problem.kv_len <= MOST_PAIRS:
             return shown_small(problem.mask, problem.extent)
@@ -32,4 +32,4 @@ def all_seen(problem: Problem, seen: Tensor) -> bool:
 
     False where reading would wait or is not possible.
     """
-    return can_sync(problem.query) and bool(seen.all())
+    return can_read_now(problem.query) and bool(seen.all())

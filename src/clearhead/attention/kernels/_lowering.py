@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead._common.torch_internals import can_sync, is_concrete, is_tracing
+from clearhead import stages
+from clearhead._common.torch_internals import can_read_now, is_concrete, is_tracing
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import goes_by_distance
 from clearhead.masks.base import Mask
@@ -200,7 +201,7 @@ def _goes_by_distance(problem: Problem) -> bool:
     False if the bias may hide a key and is not known to be above −∞, or if nothing can be read at once.
     """
     bias, mask = problem.bias, problem.mask
-    if bias is None or not bias.by_distance or not can_sync(problem.query):
+    if bias is None or not bias.by_distance or not can_read_now(problem.query):
         return False
     if bias.may_hide and (bias.numbers is None or not bool((bias.numbers > -torch.inf).all())):
         return False
@@ -271,3 +272,54 @@ def assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
         samples.setdefault(piece.rows.start, []).append(part.transpose(1, 2))
     rows = [row[0] if len(row) == 1 else torch.cat(row, dim=1) for row in samples.values()]
     return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2)
+
+
+def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
+    """Count the marked keys that each query may attend to, by mark: (batch, num_heads, query_len, marks).
+
+    Args:
+        problem: the problem.
+        pieces: those that it is lowered to.
+        marks: 0.0 or 1.0, (batch, num_kv_heads, kv_len, marks).
+    """
+    mask, spans = problem.mask, None
+    if not pieces[0].whole and mask is not None and is_known(problem, mask):
+        spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
+    if spans is not None:
+        return stages.repeat_kv_heads(_count_in_runs(spans, marks), problem.num_heads)
+    marks = stages.repeat_kv_heads(marks, problem.num_heads)
+    return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
+
+
+def _count_in_runs(spans: Spans, marks: Tensor) -> Tensor:
+    """Count the marked keys in each query's runs, (batch, heads, queries, marks).
+
+    The marks are (batch, heads, kv_len, marks).
+    """
+    batch, heads, _, width = marks.shape
+    sums, counted = F.pad(marks, (0, 0, 1, 0)).cumsum(dim=2), 0.0
+    for run in range(spans.pieces):
+        until, before = (
+            sums.gather(2, edge[:, None, :, run, None].expand(batch, heads, -1, width))
+            for edge in (
+                each.to(marks.device, non_blocking=True) for each in (spans.stop, spans.start)
+            )
+        )
+        counted = until - before + counted
+    assert isinstance(counted, Tensor)
+    return counted
+
+
+def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
+    """Count the marked keys that each query of a piece may attend to, (samples, num_heads, queries, marks).
+
+    The marks are (batch, num_heads, kv_len, marks).
+    """
+    marks = marks[piece.rows, :, piece.keys]
+    if piece.causal:
+        return marks.cumsum(dim=2)
+    visible = problem.visible(*place_of(piece)) if piece.masked else None
+    if visible is None:
+        queries, _ = lengths_of(problem, piece)
+        return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
+    return visible.float() @ marks

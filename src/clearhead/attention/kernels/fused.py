@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.torch_internals import (
-    can_sync,
+    can_read_now,
     is_autocast,
     is_exporting_to_onnx,
     is_inside_functorch,
@@ -23,7 +23,6 @@ from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scor
 from clearhead.attention.kernels._fused_calls import (
     are_documents,
     classes,
-    count,
     fused_call,
     in_precision,
     logsumexp_of_piece,
@@ -40,6 +39,7 @@ from clearhead.attention.kernels._lowering import (
     WORTH_SLICING,
     Piece,
     assemble,
+    count,
     in_sight,
     lower,
     mask_numbers,
@@ -113,7 +113,7 @@ def defers(problem: Problem) -> list[str]:
         problem.mask is None
         or problem.bias is not None
         or not _has_gradient(problem)
-        or not can_sync(problem.query)
+        or not can_read_now(problem.query)
         or problem.query_len * problem.kv_len < WORTH_SLICING
     ):
         return []
@@ -139,7 +139,7 @@ def how(problem: Problem) -> str:
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
         return f"two products around a softmax on {problem.device.type}, for {queries}"
     if _is_documents(problem, pieces):
-        groups = classes(pieces)
+        groups = classes(problem, pieces)
         return f"{len(groups)} fused calls on {problem.device.type}, over {len(pieces)} documents by length"
     kinds = []
     for kind, name in (
@@ -189,7 +189,7 @@ def attend(problem: Problem) -> Tensor:
         context = context_by_scores(query, problem.key, problem.value, problem.scale, visible)
         if context is not None:
             return context if seen is None else context.masked_fill(~seen, 0.0)
-    if can_sync(query):
+    if can_read_now(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
         is_safe = all_finite(problem if pieces[0].whole else in_sight(problem, pieces))
@@ -237,7 +237,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
     if not query.is_cpu or refusals(problem) or in_functorch:
         return None
     pieces = lower(problem)
-    if can_sync(query) and not all_finite(in_sight(problem, pieces), with_value=False):
+    if can_read_now(query) and not all_finite(in_sight(problem, pieces), with_value=False):
         return None
     parts = [logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]
@@ -283,7 +283,7 @@ def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:
         and query.shape[2] <= MOST_QUERIES
         and problem.bias is None
         and problem.sinks is None
-        and can_sync(query)
+        and can_read_now(query)
         and not _has_gradient(problem)
         and fits(query, problem.key, problem.value, problem.keys_finite)
     )

@@ -89,7 +89,10 @@ class _OneHead(NamedTuple):
         return None if self.trace.mask is None else ~hidden
 
     def bias(self) -> Tensor | None:
-        """Return what was added to the visible scores, float64, (queries, keys); None if it is 0 everywhere."""
+        """Return what was added to the visible scores, float64, (queries, keys); None if it is 0 everywhere.
+
+        Sums that are NaN count as 0.
+        """
         before, after = self.stage("capped_scores").double(), self.stage("masked_scores").double()
         visible = self.visible()
         added = torch.where(after.isnan() | (before == after), 0.0, after - before)
@@ -269,7 +272,10 @@ def _count(trace: Trace, axis: str) -> int:
 
 
 def _check_kind(trace: Trace) -> None:
-    """Raise UnsupportedError, code `figure.stages`, for a trace with sinks, dropout or non-standard stages."""
+    """Raise UnsupportedError, code `figure.stages`, for sinks, dropout, or a stage not of the definition.
+
+    The stage `output` may be of any kind.
+    """
     has = {
         "sinks": trace.sinks is not None,
         "dropout": bool(trace.dropout),

@@ -20,7 +20,8 @@ def of_mask(
     """Return the figure of one sample and head of a mask; `kv_len` of None is query_len.
 
     Raises SelectionError (`figure.part`) for no such sample or head, TooLargeError (`figure.size`) or ArgumentError
-    (`figure.empty`) for its size, ArgumentError (`figure.start`) for a start that does not fit.
+    (`figure.empty`) for its size, ArgumentError (`figure.start`) for a start that does not fit, and what
+    `Mask.to_dense` raises.
 
     Example:
         >>> of_mask(ch.causal(), 2, 3)

@@ -52,7 +52,7 @@ class Cells:
         return bool(np.ma.getmaskarray(self.shares).any())
 
     def detail(self) -> str:
-        """The size of a cell in tokens, in words; "" if a cell is one pair."""
+        """Return the size of a cell in tokens, in words; "" if a cell is one pair."""
         if not self.pooled:
             return ""
         rows, columns = self.shares.shape[1:]

@@ -188,8 +188,8 @@ def _of_chosen(
 ) -> tuple[list[Cells], list[str]]:
     """Return the maps of heads of any layers, given as (layer, head) pairs, and a title for each.
 
-    `most` is as in `_cells`. Raises SelectionError (`plot.part`) for what is no pair, ShapeError (`plot.lengths`) for
-    layers of other lengths.
+    `most` is as in `_cells`, with its errors. Raises SelectionError for what is no pair or not there, ShapeError
+    (`plot.lengths`) for layers of other lengths, and ArgumentError (`plot.empty`) for an empty layer.
     """
     maps: list[Cells] = []
     titles: list[str] = []
@@ -219,7 +219,8 @@ def _of_chosen(
 def _layers(seen: Seen[Any], layers: Sequence[str | int] | None) -> list[str]:
     """Return the paths of the requested layers, given by path or number; None is all.
 
-    Raises ArgumentTypeError or ArgumentError, code `plot.layers`, for no list or an empty one; SelectionError.
+    Raises ArgumentTypeError or ArgumentError, code `plot.layers`, for no list or an empty one; SelectionError for a
+    layer that is not in the record.
     """
     if layers is None:
         names = list(seen.layers)

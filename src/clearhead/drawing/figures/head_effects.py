@@ -11,9 +11,10 @@ from clearhead.editing.effects import Effects
 
 
 def of_effects(effects: Effects, *, ax: object = None) -> Axes:
-    """Draw effects as layers × heads, layers alone or layers × positions, and return the axes.
+    """Draw effects, at least one, as layers × heads, layers alone or layers × positions, and return the axes.
 
-    Several heads of one position are drawn as the one that changes most. `ax` of None makes a figure.
+    Where effects have restored shares these are drawn instead of changes. Several heads of one position are drawn as
+    the one that changes most. `ax` of None makes a figure.
     """
     names = [row.layer if row.call is None else f"{row.layer}, call {row.call}" for row in effects]
     layers = list(dict.fromkeys(names))

@@ -159,7 +159,8 @@ def _fill(
 ) -> AxesImage | QuadMesh:
     """Draw each map, (cells, index of its head), on its axes, on one scale, and return the last image.
 
-    `bar` adds a colour bar. `draw` is called as `draw(axes, cells, place, scale)`. The ticks of the axes are removed.
+    `log` is a logarithmic scale, else it goes by roots; `bar` adds a colour bar. `draw` is called as `draw(axes, cells,
+    place, scale)`. The ticks of the axes are removed.
     """
     shares = [cells.shares[place] for cells, place in maps]
     scale, extend = scales.upwards(shares, log=log, root=True)

@@ -106,7 +106,7 @@ def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
 
 
 def size(query_len: int, kv_len: int, lettered: bool) -> tuple[float, float]:
-    """Return width and height of a figure, in inches, with room for a label per token, or for none."""
+    """Return width and height of a figure, in inches, with room for a label per token if it is `lettered`."""
     counts = (kv_len, query_len)
     if lettered:
         # Where not every token has a label, the figure need not be large.

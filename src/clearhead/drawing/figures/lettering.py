@@ -70,7 +70,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the first installed font of the user's settings, then DejaVu Sans and installed ones with more glyphs."""
+    """Return the first installed font of the user's settings, if any, DejaVu Sans, and what is there of OTHER_FONTS."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:
@@ -167,7 +167,9 @@ def name_axis(axes: Axes, axis: str, text: str) -> None:
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:
-    """Return the paths of modules without the parts that all of them share at either end.
+    """Return the paths of modules without the parts that all of them share, at either end or after the first part.
+
+    A number alone is "layer n", "" is "the model", and a long path is cut at its beginning.
 
     Example:
         >>> short_paths(["layer.0.self", "layer.1.self"]), short_paths(["self_attn", ""])

@@ -42,7 +42,8 @@ def line(
 ) -> Axes:
     """Draw a number for each query of the first head of a view as a line, with gaps at NaN, and return the axes.
 
-    `most` is the largest number of points; neighbours are averaged. `ax` of None makes a figure.
+    `most` is the largest number of points; neighbours are averaged. `log` is a logarithmic scale; `ax` of None makes a
+    figure.
     """
     count, quantity = view.weights.query_len, QUANTITIES[kind]
     means, detail = binned(view.statistic(kind), most)

@@ -33,7 +33,7 @@ def grid_of(count: int, columns: int, width: float, height: float) -> list[Axes]
 
 
 def one(ax: object, width: float, height: float) -> Axes:
-    """Return the given axes, or those of a new figure.
+    """Return the given axes, or those of a new figure of `width` by `height` inches.
 
     Raises:
         ArgumentTypeError: code `plot.axes`, for what is no axes.
@@ -44,7 +44,9 @@ def one(ax: object, width: float, height: float) -> Axes:
 
 
 def given(ax: object, count: int, of: str) -> list[Axes]:
-    """Return the given axes as a flat list, for an array of any shape.
+    """Return the given axes as a flat list, from an array of any shape, a list, or axes alone; there must be `count`.
+
+    `of` says in an error what there must be one for.
 
     Raises:
         ArgumentTypeError: code `plot.axes`, for something in it that is no axes.

@@ -24,7 +24,7 @@ def bars(
 ) -> Axes:
     """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only.
 
-    `ax` of None makes a figure; `tokens` of None writes positions.
+    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale.
     """
     count = len(received)
     values = received.detach().cpu().double()

@@ -104,7 +104,7 @@ def _draw(
 ) -> None:
     """Draw a stage as an image on axes, with its numbers where they fit, or else a colour bar.
 
-    Hidden cells are hatched.
+    Hidden cells are hatched: for weights those in `hidden`, else those of −∞. `log` is for weights only.
     """
     numbers = part.detach().cpu().double().numpy()
     is_shares = step.name in SHARES

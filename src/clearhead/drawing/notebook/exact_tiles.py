@@ -61,9 +61,9 @@ def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
 
 
 def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return a token's largest weights as a query or key, [[place, weight]], their total, and the entropy of a query.
+    """Return {"links": [[place, weight]]}, a token's largest weights as a query or key, and no bytes.
 
-    The entropy of a key is None. The bytes of the answer are empty.
+    These are at most LINKS weights, without zeros. A weight that is not finite is None.
     """
     head, token, as_key = request["head"], request["token"], request["side"] == "key"
     rows, columns = range(token, token + 1), range(matrix.kv_len)
@@ -73,11 +73,7 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
     weights = tile.values.flatten().double()
     best = weights.topk(min(LINKS, len(weights)))
     links = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return {
-        "links": [[place, _finite(weight)] for place, weight in links if weight != 0],
-        "total": _finite(float(weights.sum())),
-        "entropy": None if as_key else _finite(float(torch.special.entr(weights).sum())),
-    }, b""
+    return {"links": [[place, _finite(weight)] for place, weight in links if weight != 0]}, b""
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:

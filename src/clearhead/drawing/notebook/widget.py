@@ -60,8 +60,7 @@ def view(
 
     Raises:
         MissingExtraError: if anywidget is not installed.
-        ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
-            themselves.
+        ArgumentTypeError: code `view.type`, for anything else; masks and reports draw themselves.
         ArgumentError: code `view.trace`, for tokens, a sample, a start, a picture or writes of a trace.
         ClearheadError: for tokens that do not fit, or nothing that attended.
 

@@ -56,7 +56,8 @@ class Arrays(NamedTuple):
 def choose_levels(views: Sequence[HeadView]) -> int:
     """Return the largest number of steps to which the weights of all heads can be rounded on a page.
 
-    It is 16 bits if they fit into EXACT_BYTES, and otherwise the most steps in 8 bits that fit into SHORT_BYTES.
+    It is 16 bits if they fit into EXACT_BYTES, and otherwise the most steps in 8 bits that fit into SHORT_BYTES, as
+    estimated from every seventh query; the fewest in STEPS if not even they fit.
     """
     samples = [view.exact(EVERY) for view in views]
 
@@ -173,7 +174,7 @@ def small_maps(place: int, maps: HeadMaps) -> Arrays | None:
 
 
 def finest_map(place: int, maps: HeadMaps, room: float) -> Arrays:
-    """Return the finest map of each head that fits into `room` bytes; the coarsest, 128 cells a side, if none does."""
+    """Return the finest map of each head that fits into `room` bytes, or at most 128 cells a side if none does."""
     most = max(maps.shares.shape[1:])
     sizes = [most, *(size for size in MAPS if size < most)]
     while True:
@@ -221,7 +222,7 @@ def size_of(arrays: Mapping[Any, Tensor | Deflated]) -> int:
 
 
 def _planes(back: Tensor, most: int) -> Tensor:
-    """Split whole numbers of any sign, (heads, queries), into planes of bytes, (heads, planes, queries).
+    """Split whole numbers from −most to most, (heads, queries), into planes of bytes, (heads, planes, queries).
 
     −1, 1, −2 … become 1, 2, 3 …; the planes begin with the lowest byte. The high bytes of
     neighbours are mostly the same, which deflates well.

@@ -83,9 +83,11 @@ def heads_payload(
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
-            `page.why` and `page.writes`, for what is too large for a page, or not there.
+            `page.start` and `page.pin`, for a head or token that is not there; `page.why` and `page.writes`, for what
+            is too large for a page, or not there.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
+        UnsupportedError: code `across.whole`, for a matrix of one rank of several.
 
     Example:
         >>> matrix = ch.AttentionMatrix(torch.eye(3), torch.eye(3), mask=ch.causal())
@@ -157,7 +159,7 @@ def write_heads(
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
         ArgumentError: code `page.one-run`, for names and tokens of a second run that there is not.
-        ClearheadError: as `heads_payload` and `read_text` do.
+        ClearheadError: as `heads_payload`, `read_run`, `names_of` and `with_photo` do; code `page.sample-type`.
 
     Example:
         >>> import tempfile

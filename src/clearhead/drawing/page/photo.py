@@ -140,7 +140,9 @@ def photo_of(options: PageOptions) -> Photo | None:
 
 
 def texts_with(photo: Photo | None, options: PageOptions) -> tuple[Any, Any]:
-    """Return the texts of a page with a picture, whose patches are the tokens, or the source if there are tokens.
+    """Return the tokens and the source tokens of a page; patches are the tokens, or the source if there are tokens.
+
+    Without a picture they are those of the options.
 
     Example:
         >>> photo = read_photo(torch.rand(2, 2, 3), (1, 2), 0)

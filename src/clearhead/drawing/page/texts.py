@@ -34,7 +34,7 @@ class TextOffset(NamedTuple):
 
 
 def read_text(name: str, given: Any, sample: int = 0) -> PageText:
-    """Return tokens as strings, from strings or ids, of one sample or a batch.
+    """Return tokens as strings, from strings, ids, or the row `sample` of ids (batch, len); an id n becomes "#n".
 
     Raises:
         ArgumentTypeError: code `page.tokens`, for anything else.
@@ -76,7 +76,7 @@ def offsets(
     """Return which text the queries and keys of a layer belong to, 0 or 1 for the source, and their first token.
 
     A layer between two texts has the source's length of keys, and `cross` tells where both texts are of
-    one length.
+    one length. Both are None without any text, and that of queries if only the source is known.
 
     Args:
         layer: the path of the layer.

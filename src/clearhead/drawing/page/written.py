@@ -81,7 +81,7 @@ class Written:
         return None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return for each layer, head, sample and query the tokens of either kind, the largest first."""
+        """Return for each layer, head, sample and query the TOP tokens of either kind, the strongest effects first."""
         lists = self._given.lists()
         for each in lists:
             for side, order in zip(SIDES, (-1, 1), strict=True):
@@ -175,7 +175,10 @@ def _table(rows: Sequence[dict[str, Any]], located: Located) -> tuple[Tensor, Te
 def _arrays(
     tables: Mapping[int, tuple[Tensor, Tensor]], top: int
 ) -> tuple[list[int], dict[int, Arrays]]:
-    """Return the tokens among the `top` of each side, frequent ones first, and the arrays of each layer."""
+    """Return the tokens among the `top` of each side, frequent ones first, and the arrays of each layer.
+
+    In the arrays a token is its place in that list plus 1, and 0 stands for none.
+    """
     every = torch.cat([tokens[..., :top].flatten() for tokens, _ in tables.values()])
     known, counts = every[every >= 0].unique(return_counts=True)
     order = counts.argsort(descending=True, stable=True)

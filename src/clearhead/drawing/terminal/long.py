@@ -74,7 +74,7 @@ class LongScreens(Printer):
             head: the requested head, the only one of the summary; None for all.
 
         Returns:
-            The head of the map.
+            The head of the map, which best finds earlier tokens.
         """
         rows = self._rows(layer)
         if head is not None:

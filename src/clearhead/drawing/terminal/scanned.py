@@ -23,7 +23,9 @@ STYLES = {
 def print_scan(
     console: Console, rows: Sequence[ScanRow], *, without: int, interrupted: bool = False
 ) -> None:
-    """Print the table of a scan, mistakes first, and the totals.
+    """Print the table of a scan, mistakes first, and the totals, which say if it was `interrupted`.
+
+    `without` is the number of definitions that have no row.
 
     Example:
         >>> import io

@@ -105,7 +105,7 @@ class Screens(Printer):
         """Print the heads by a weight, strongest first, and the first of them over the tokens.
 
         The weight is from a query to a key. If the key is None, it is the largest weight of the query; if the query
-        is None, the largest weight to the key.
+        is None, the largest weight to the key. One of them must be given.
 
         Returns:
             Layer and number of that head.
@@ -209,7 +209,7 @@ class Screens(Printer):
         self._print(HeatMap(weights, self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
-        """Print a table of links between words, with layers if `with_heads` is True."""
+        """Print a table of links between words, with layers and heads if `with_heads`; a remark if there are none."""
         if not found:
             self._print(Text("none: there are no two words", "dim"))
             return

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import as_int, check_length, check_tensor
-from clearhead._common.torch_internals import can_sync
+from clearhead._common.torch_internals import can_read_now
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.layout import (
     check_valid,
@@ -73,8 +73,8 @@ class Cache(Slots):
             ArgumentTypeError: codes `key.type`, `value.type`, `valid.type` and `….layout`.
             ShapeError: code `cache.shape`, for sizes that are not those of the first tokens;
                 `cache.valid` for a `valid` of another shape.
-            DtypeError, DeviceError: codes `cache.dtype`, `cache.valid-dtype`, `cache.device`.
-            ArgumentError: code `cache.grad`, for a key or value that requires a gradient.
+            DtypeError, DeviceError: codes `cache.dtype`, `cache.valid-dtype`, `cache.device`, `cache.valid-device`.
+            ArgumentError: code `cache.grad`, for a key or value that requires a gradient, unless inside of no_grad().
             TooLargeError: code `cache.full`, for a cache of fixed size that has no room left.
 
         Example:
@@ -210,7 +210,7 @@ class Cache(Slots):
     def next_positions(
         self, new: int, valid: Tensor | None = None, *, device: torch.device | str | None = None
     ) -> Tensor:
-        """Positions of the tokens that come next, in tokens, as rotary positions need them.
+        """Return the positions of the tokens that come next, in tokens, as rotary positions need them.
 
         Args:
             new: number of tokens that come next.
@@ -354,7 +354,7 @@ class Cache(Slots):
             return copy.deepcopy(self)
 
     def _last_positions(self) -> Tensor:
-        """Return the positions of the tokens of the last `append`, (new,) or (batch, new), as before it."""
+        """Return the positions that the tokens of the last `append` have, (new,) or (batch, new); not after a cut."""
         new, valid = self._appended
         if valid is None:
             return self.next_positions(new) - new
@@ -376,7 +376,7 @@ class Cache(Slots):
 
     @abstractmethod
     def describe(self) -> str:
-        """The cache with its arguments, such as `SlidingCache(512)`.
+        """Return the cache with its arguments as text, such as `SlidingCache(512)`.
 
         Example:
             >>> from clearhead.layers.caches import SlidingCache
@@ -387,4 +387,4 @@ class Cache(Slots):
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:
     """Return True if every entry is finite; False if one is not, and where the check would sync a GPU or be traced."""
-    return can_sync(key) and stages.rows_finite(key) and stages.all_finite(value)
+    return can_read_now(key) and stages.rows_finite(key) and stages.all_finite(value)

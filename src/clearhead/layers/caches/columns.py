@@ -151,7 +151,7 @@ class QuantisedCache(ColumnCache):
 
     @property
     def error(self) -> float:
-        """A bound on `|x − x returned|` over all numbers of the real tokens held; 0 if there are none.
+        """A bound on `|x − x returned|` over all numbers of the real tokens held; 0 without any, NaN with a NaN or ∞.
 
         Half a step of the coarsest scale, and the rounding of the dtype.
 

@@ -65,6 +65,7 @@ class FixedCache(StaticCache):
         Raises:
             ArgumentTypeError: codes `keys.type`, `values.type`, `length.type`, `valid.type`.
             ShapeError, DtypeError, DeviceError: as `append` does.
+            ArgumentError: code `argument.size`, for a max_len of 0.
 
         Example:
             >>> import torch

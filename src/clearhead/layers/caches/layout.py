@@ -54,7 +54,7 @@ def layout_of(key: Tensor, value: Tensor, held: Layout | None) -> Layout:
     Raises:
         ArgumentTypeError: codes `key.type`, `value.type`, and `….layout`.
         ShapeError, DtypeError, DeviceError: codes `cache.shape`, `cache.dtype`, `cache.device`, if key and value do
-            not fit each other or the layout that is held.
+            not fit each other or the layout that is held, have a size of 0 but `new`, or another dtype than DTYPES.
     """
     check_tensor("key", key)
     check_tensor("value", value)

@@ -111,7 +111,7 @@ def other_arguments(module: nn.Module, count: int) -> list[str]:
 
 
 def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
-    """Return True if passing the argument changes nothing: None, a plain default, or an empty *args."""
+    """Return True if passing the argument changes nothing: None, its default if a plain value, or an empty *args."""
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
         return not value

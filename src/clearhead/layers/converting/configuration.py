@@ -128,7 +128,7 @@ def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
 
 
 def _original(found: Mapping[str, Any], config: Any) -> int:
-    """Return the context length, in tokens, that the model was trained with before rotary scaling."""
+    """Return the context length, in tokens, that the model was trained with before rotary scaling, else its maximum."""
     return found.get(ORIGINAL) or config.max_position_embeddings
 
 
@@ -141,7 +141,10 @@ def _factor(found: Mapping[str, Any], config: Any) -> float:
 
 
 def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
-    """Return YaRN's attention factor as given, or made of DeepSeek's mscale and mscale_all_dim; None without either."""
+    """Return YaRN's attention factor as given, else made of DeepSeek's mscale and mscale_all_dim.
+
+    None without the factor unless both of these are given and not 0.
+    """
     factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
     if found.get("attention_factor") is not None or not all(factors):
         return found.get("attention_factor")

@@ -186,7 +186,7 @@ def read(
 def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
     """Return the same reader after the family has read the module, with reasons if there is no such layer.
 
-    Raises UnsupportedError, code `convert.left-over`, if a tensor is left over and there is no other reason.
+    A tensor that is left over is one of these, or, without any other, UnsupportedError, code `convert.left-over`.
     """
     reader.check_forward()
     family.read(reader)

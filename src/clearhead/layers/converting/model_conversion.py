@@ -277,8 +277,8 @@ def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
 def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
     """Replace the layer's parameters by those of the module where the values are equal.
 
-    An optimizer then continues to work, and no weight is stored twice. Frozen parameters stay frozen, and
-    parameters that the module does not have are frozen.
+    An optimizer then continues to work, and no weight is stored twice. Frozen parameters stay frozen, and parameters
+    that the module does not have are frozen; an output projection that it does not have becomes nn.Identity.
     """
     roots = {**reader.related, "": reader.module}
     for pair in reader.pairs:

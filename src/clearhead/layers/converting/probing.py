@@ -180,7 +180,10 @@ def _runs(
 
 
 def _settings(reader: ModuleReader) -> tuple[Any, ...]:
-    """Return everything that distinguishes this module's behaviour from another's, apart from weights: a cache key."""
+    """Return a cache key: the class, configuration and plain attributes of the module, and what was read of it.
+
+    Weights and `layer_idx` are left out.
+    """
     module = reader.module
     plain = [
         (name, value)
@@ -214,8 +217,8 @@ def _calls(
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
     """Return the output, or the first of a tuple or list, and the length of the tuple.
 
-    The length is 0 for a tensor, and −1 for a list and for a tuple with more than None after the first. Raises
-    TypeError if the output is no tensor, and what the module raises; warnings are not shown.
+    The length is 0 for a tensor and for a module of transformers, and −1 for a list and for a tuple with more than None
+    after the first. Raises TypeError if the output is no tensor, and what the module raises; warnings are not shown.
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -209,7 +209,7 @@ class ModuleReader:
         *,
         num_heads: int | None,
     ) -> bool:
-        """Set the projections and sizes of the layer; return False, with a reason, if the widths are no heads."""
+        """Set projections and sizes of the layer and return True; False, with a reason, if the widths are no heads."""
         width, head_dim = len(query.weight), self.size("head_dim")
         dim = width // num_heads if head_dim is None and num_heads else head_dim
         if not dim or (num_heads or width // dim) * dim != width:
@@ -230,7 +230,7 @@ class ModuleReader:
 
         Args:
             heads: query, key and value of modules of the same shapes.
-            output: as for `project`; True with a reason, if its width does not fit.
+            output: as for `project`; True with a reason, if its width does not fit, or key and value read other widths.
             num_heads: number of query heads in all; None is one a module.
         """
         query, key, value = heads[0]

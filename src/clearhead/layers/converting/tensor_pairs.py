@@ -131,7 +131,7 @@ class Projection:
 
 
 def described(part: Part) -> str:
-    """A part in one line.
+    """Return a part in one line of text.
 
     Example:
         >>> from clearhead.layers import Softcap

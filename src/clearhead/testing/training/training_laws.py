@@ -97,7 +97,8 @@ def target(calls: ScriptCalls) -> Measured:
 def documents(calls: ScriptCalls) -> Measured:
     """Check that the tokens of a document change only its own logits, for the first and the last one of each row.
 
-    Raises NotAskedError without documents=, and NotJudgedError if no row has two documents.
+    Raises NotAskedError without documents=, and NotJudgedError if no row has two documents, or without logits per
+    token.
     """
     script, text = calls.script, calls.script.text
     if script.documents is None:
@@ -182,8 +183,8 @@ def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]
 def weights(calls: ScriptCalls) -> Measured:
     """Check that targets in rows of different lengths have the same weight.
 
-    Raises NotAskedError if all rows have as many targets, or tokens differ otherwise, as by class, and NotJudgedError
-    if the loss has another term.
+    Raises NotAskedError if samples have one target, all rows have as many, or tokens differ otherwise, as by class,
+    and NotJudgedError if the loss has another term.
     """
     read, used = calls.targets, calls.targets.used
     if not read.plain:

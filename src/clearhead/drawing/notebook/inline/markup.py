@@ -17,7 +17,7 @@ def frame(*children: str) -> str:
 
 
 def line(*children: str, small: bool = False) -> Html:
-    """Return a line of text."""
+    """Return a line of text, in smaller letters if it is `small`."""
     style = "margin:2px 0"
     return element("div", *children, style=f"{style};font-size:12px" if small else style)
 

@@ -31,6 +31,8 @@ OPACITIES = bytes([0, 40, *(round(80 + 175 * level / 63) for level in range(64))
 def mask_html(mask: Mask) -> str:
     """Return a mask as HTML, at its own lengths, or at a few tokens if it fits any length.
 
+    Without pictures if it has no numbers or no tokens, or is made for sizes that it does not know.
+
     Example:
         >>> "21 of 36 pairs visible" in mask_html(ch.causal())
         True

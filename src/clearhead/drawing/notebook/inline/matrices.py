@@ -32,7 +32,9 @@ SMALL_SIDE = 48
 
 
 def matrix_html(thing: "AttentionMatrix | Summary") -> str:
-    """Return a matrix as HTML: a map of each head with its numbers, and a description.
+    """Return a matrix as HTML: a description and, for at most 16 heads of sample 0, a map and its numbers.
+
+    A sentence says why if there are no maps or numbers.
 
     Example:
         >>> drawn = matrix_html(ch.AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4)))
@@ -45,7 +47,7 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
         size = format_bytes(thing.nbytes)
         parts.append(line(f"{size} if it were in memory; rows are queries, columns are keys"))
     if maps.entropy is None:
-        return frame(*parts, line(_unseen(thing), small=True))
+        return frame(*parts, line(_why_undrawn(thing), small=True))
     heads = len(maps.entropy)
     numbers = numbers_of_heads(thing)[:MOST_HEADS]
     parts.append(element("div", *(_head(maps, at, number) for at, number in enumerate(numbers))))
@@ -57,7 +59,7 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
 
 
 def seen_html(seen: "Seen[Any]") -> str:
-    """Return a record as HTML: for each layer, the small maps of its heads and their numbers.
+    """Return a record as HTML: for each of at most 48 layers, the small maps and numbers of its heads, of sample 0.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
@@ -95,7 +97,7 @@ def seen_html(seen: "Seen[Any]") -> str:
     which = ", ".join(map(str, known.pop())) if len(known) == 1 else "from 0 on"
     heading = ["layer", f"heads, {which}", "entropy, nats", "distance, tokens"]
     drawn = next((maps for maps in every if maps.shares is not None), every[0])
-    notes = [_legend(drawn) or _unseen(shown[0]), *_part_drawn(shown[0], drawn)]
+    notes = [_legend(drawn) or _why_undrawn(shown[0]), *_part_drawn(shown[0], drawn)]
     if len(seen.layers) > MOST_LAYERS:
         notes.append(f"{len(seen.layers) - MOST_LAYERS} more layers are not drawn.")
     notes += [f"Not seen: {each.brief()}." for each in seen.missing]
@@ -168,8 +170,11 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Glance) -> list[str]:
     return notes
 
 
-def _unseen(thing: "AttentionMatrix | Summary") -> str:
-    """Return why a matrix or summary is not drawn, in words; "" if nothing prevents it."""
+def _why_undrawn(thing: "AttentionMatrix | Summary") -> str:
+    """Return in words why a thing that was not drawn was not; "" for a summary with numbers.
+
+    A matrix with numbers counts as too large: its size is not looked at, so call it only without maps.
+    """
     none = "There are no numbers to draw."
     if isinstance(thing, Summary):
         return none if HeadView(thing).is_empty else ""

@@ -41,7 +41,7 @@ def enlarged(places: Tensor, pixels: int) -> Tensor:
 
 
 def side_by_side(maps: Sequence[Tensor]) -> Tensor:
-    """Return maps of equal height joined to one, with gaps between them."""
+    """Return maps of equal height, uint8 on the CPU, at least one, joined to one, with gaps between them."""
     gap = torch.full((maps[0].shape[0], GAP), EMPTY, dtype=torch.uint8)
     parts = [part for each in maps for part in (each, gap)]
     return torch.cat(parts[:-1], dim=1)

@@ -37,7 +37,7 @@ def rows_html(rows: MeasuredRows[Any]) -> str:
 
 
 def roles_html(roles: Roles) -> str:
-    """Return the scores of each head of the first sample in each role, and its leading role.
+    """Return the scores of each head of the first sample in each role, and its leading role; of 60 heads at most.
 
     Example:
         >>> query = key = torch.zeros(1, 2, 20, 4)

@@ -20,7 +20,7 @@ STRONGEST = 0.5
 
 
 def trace_html(trace: Trace) -> str:
-    """Return every stage of the first sample and head: its formula, and its numbers if they are few.
+    """Return every stage of the first sample and head as HTML: its formula, and its numbers if they are few.
 
     Example:
         >>> x = torch.eye(2)
@@ -78,7 +78,10 @@ def _table(trace: Trace, step: Step, part: Tensor) -> Html:
 
 
 def _ground(value: float, largest: float) -> str:
-    """Return the style of a cell: grey if it is hidden, or else a colour that is stronger for larger values."""
+    """Return the style of a cell: grey if it is not finite, or else a colour that is stronger for larger sizes.
+
+    Values below 0 have the other colour; `largest` is the absolute value with the full colour.
+    """
     if not math.isfinite(value):
         return f";background:{HIDDEN}"
     strength = STRONGEST * abs(value) / largest if largest else 0.0
