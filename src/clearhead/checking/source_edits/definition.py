@@ -132,7 +132,9 @@ def definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Ten
     keys they are the last ones.
     """
     heads = promised.get("num_heads") or 1
-    contract = Contract(**{name: promised.get(name) for name in ("scale", "causal", "rope")})
+    contract = Contract(
+        scale=promised.get("scale"), causal=promised.get("causal"), rope=promised.get("rope")
+    )
 
     def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
         """Return the output for queries from x, and keys and values from `of`.
