@@ -23,6 +23,7 @@ SIZES: list[tuple[str, Callable[[Setting], float]]] = [
     ("1/√(the whole width)", lambda at: (at.num_heads * at.head_dim) ** -0.5),
     ("1/√query_len", lambda at: at.query_len**-0.5),
     ("1/√kv_len", lambda at: at.kv_len**-0.5),
+    ("1/√value_head_dim", lambda at: at.value_head_dim**-0.5),
     ("1/√d_in, the width of the input,", lambda at: (at.d_in or at.head_dim) ** -0.5),
 ]
 
