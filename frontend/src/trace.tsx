@@ -184,7 +184,7 @@ interface StagesProps extends BaseProps {
 class TraceFigure extends Figure<StagesProps, Looks> {
   known: { of: string; stages: Map<string, Touched> } | null = null;
   hands = looking({
-    root: () => this.place!,
+    root: () => this.place.current!,
     size: (name) => {
       const { rows, columns } = this.stages().get(name)!;
       return [rows, columns];

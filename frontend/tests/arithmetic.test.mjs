@@ -176,6 +176,26 @@ function matrix(name, values, more = {}) {
   ];
 }
 
+test("a softcap, a bias and dropout are written out", () => {
+  const capped = 2 * Math.tanh(1.5);
+  const made = {
+    scaled_scores: [[3, 3]],
+    capped_scores: [[capped, capped]],
+    masked_scores: [[capped + 0.5, capped - 0.5]],
+    weights: [[0.75, 0.25]],
+    dropped_weights: [[1, 0]],
+  };
+  const stages = new Map(Object.entries(made).map(([name, values]) => matrix(name, values)));
+  const data = { softcap: 2, dropout: 0.25, sinks: null, heads: [0] };
+  const last = (name, column) =>
+    arithmeticOf(stages, data, 0, name, 0, column, OF_LAYER).lines.at(-1).text;
+  assert.equal(last("capped_scores", 0), "2.0000 · tanh(3.0000 / 2.0000) = 1.8103");
+  assert.equal(last("masked_scores", 0), "1.8103 + 0.5000 = 2.3103");
+  assert.equal(last("masked_scores", 1), "1.8103 + (−0.5000) = 1.3103");
+  assert.equal(last("dropped_weights", 0), "0.7500 / 0.7500 = 1.0000");
+  assert.equal(last("dropped_weights", 1), "Dropout drew this weight: 0.2500 becomes 0.");
+});
+
 function times(x, weight, bias) {
   return x.map((row) =>
     bias.map((each, at) => row.reduce((sum, value, d) => sum + value * weight[d][at], each)),

@@ -99,12 +99,14 @@ def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
 
 
 def test_all_stages_of_a_row_are_on_one_screen(opens: Opens) -> None:
-    page = drawn(opens, trace_payload(journey()), size={"width": 1280, "height": 860})
-    places = page.locator(".panel").evaluate_all(
-        "(all) => all.map((each) => each.getBoundingClientRect().bottom)"
-    )
-    assert len(places) == 12
-    assert max(places) <= 860
+    # As wide as a window, and as a lesson.
+    for width, height in ((1280, 860), (736, 600)):
+        page = drawn(opens, trace_payload(journey()), size={"width": width, "height": height})
+        places = page.locator(".panel").evaluate_all(
+            "(all) => all.map((each) => each.getBoundingClientRect().bottom)"
+        )
+        assert len(places) == 12
+        assert max(places) <= height
     phone = drawn(opens, trace_payload(journey()), size=PHONE)
     assert phone.evaluate("document.documentElement.scrollHeight") <= 900
     # One stage at a time, with the same row.
@@ -117,28 +119,6 @@ def test_all_stages_of_a_row_are_on_one_screen(opens: Opens) -> None:
         }).map((each) => each.dataset.stage)"""
     )
     assert inside == ["scaled_scores"]
-
-
-def test_the_sum_that_is_written_out_is_the_number(opens: Opens) -> None:
-    trace = journey()
-    page = drawn(opens, trace_payload(trace))
-    for stage in ("scores", "context"):
-        numbers = trace[stage]
-        for row, column in [(0, 0), (3, 1), (5, 0), (4, 1)]:
-            text = point_at(page, stage, row, column)
-            assert result(text) == shown(float(numbers[row, column]))
-            ((total, said),) = sums(text)
-            assert said == result(text)
-            assert abs(total - said) <= rounding(6, 1.0)
-
-
-def test_the_largest_terms_are_written_out(opens: Opens) -> None:
-    query, key = torch.full((1, 1, 1, 30), 0.01), torch.full((1, 1, 1, 30), 1.0)
-    query[..., 29] = 5.0
-    page = drawn(opens, trace_payload(ch.trace(ch.attend, query, key, torch.ones(1, 1, 1, 2))))
-    text = point_at(page, "scores", 0, 0)
-    assert "5.0000·1.0000" in text
-    assert "23 more: 0.2300" in text
 
 
 def test_softmax_is_told_step_by_step(opens: Opens) -> None:
@@ -241,43 +221,6 @@ def test_heads_and_samples_are_chosen(opens: Opens) -> None:
     ((total, said),) = sums(point_at(page, "scores", 4, 1))
     assert said == shown(float(trace["scores"][2, 3, 4, 1]))
     assert abs(total - said) <= rounding(2, 3.0)
-
-
-def test_every_kind_of_stage_is_explained(opens: Opens) -> None:
-    query, key, val = torch.randn(3, 1, 2, 5, 4)
-    trace = ch.trace(
-        ch.attend,
-        query,
-        key,
-        val,
-        softcap=2.0,
-        bias=torch.randn(5, 5),
-        sinks=torch.tensor([0.5, 1.5]),
-        dropout=0.25,
-    )
-    page = drawn(opens, trace_payload(trace))
-    numbers = {name: trace[name][0, 0] for name in trace}
-    scaled, capped = numbers["scaled_scores"][2, 3], numbers["capped_scores"][2, 3]
-    assert f"2.0000 · tanh({_text(scaled)} / 2.0000) = {_text(capped)}" in point_at(
-        page, "capped_scores", 2, 3
-    )
-    text = point_at(page, "masked_scores", 2, 3)
-    added = re.search(rf"({NUMBER}) \+ \(?({NUMBER})\)? = ({NUMBER})$", text, re.MULTILINE)
-    assert added, text
-    first, second, whole = map(value, added.groups())
-    assert whole == shown(float(numbers["masked_scores"][2, 3]))
-    assert abs(first + second - whole) <= 1.5e-4
-    assert (
-        f"exp({_text(0.5 - max(numbers['masked_scores'][2].max(), torch.tensor(0.5)))})"
-        in point_at(page, "weights", 2, 3)
-    )
-    dropped = numbers["dropped_weights"]
-    gone, kept = (dropped == 0).nonzero()[0].tolist(), (dropped != 0).nonzero()[0].tolist()
-    assert "Dropout drew this weight" in point_at(page, "dropped_weights", *gone)
-    assert (
-        f"{_text(numbers['weights'][tuple(kept)])} / 0.7500 = {_text(dropped[tuple(kept)])}"
-        in point_at(page, "dropped_weights", *kept)
-    )
 
 
 def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:

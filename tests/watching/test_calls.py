@@ -386,18 +386,22 @@ def test_cross_attention_goes_on_where_the_self_attention_of_its_queries_does(
             )
 
 
-def test_cross_attention_of_a_beam_search_has_the_rows_of_its_text() -> None:
-    model, ids = translator(), torch.randint(3, 99, (2, 6))
+def test_rows_of_a_decoder_next_to_an_encoder() -> None:
+    """Those of the beams, and of the sequences that were returned, of a beam search."""
+    model, ids = translator().double(), torch.randint(3, 99, (2, 6))
     with torch.no_grad(), ch.watch(model) as seen:
-        options = PLAIN | {"num_beams": 3, "num_return_sequences": 3}
-        out = model.generate(ids, **options)[:, :-1]
+        out = model.generate(ids, **PLAIN, num_beams=3, num_return_sequences=3)
     with torch.no_grad(), ch.watch(model) as once:
-        model(ids.repeat_interleave(3, dim=0), decoder_input_ids=out)
-    cross = "model.decoder.layers.0.encoder_attn"
-    weights, expected = seen[cross].dense(), once[cross].dense()
-    for row, want in enumerate(expected):
-        beams = weights[row // 3 * 3 :][:3]  # of the same sample
-        assert any(torch.allclose(each, want, atol=1e-5, rtol=1e-4) for each in beams)
+        model(ids.repeat_interleave(3, dim=0), decoder_input_ids=out[:, :-1])
+    found, (encoder, *decoder) = seen.returned(out), once
+    assert [matrix.cross for matrix in once.values()] == [False, False, True]
+    assert found[encoder] is seen[encoder]
+    for name in decoder:
+        expected, beams = once[name].dense(), seen[name].dense()
+        torch.testing.assert_close(found[name].dense(), expected, atol=1e-10, rtol=0)
+        for row, want in enumerate(expected):
+            same = beams[row // 3 * 3 :][:3]  # of the same sample
+            assert any(torch.allclose(each, want, atol=1e-10, rtol=0) for each in same)
 
 
 @pytest.mark.parametrize("keep", ["matrix", "contexts", "gradients"])
@@ -413,6 +417,11 @@ def test_texts_of_one_source_stay_apart(keep: Any) -> None:
         seen["model.decoder.layers.0.encoder_attn"]
     with pytest.raises(SelectionError, match="no self-attention of the same queries was seen"):
         alone[0]
+    with ch.watch(layer, keep=keep) as both:
+        for keys in (torch.ones(1, count, 8) for count in (6, 7)):
+            layer(x[:, :1], keys, keys)
+    with pytest.raises(SelectionError, match="to its own text and to a source at once"):
+        both[0]
 
 
 def test_queries_that_are_padding_stay_so_in_the_whole() -> None:

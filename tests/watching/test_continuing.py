@@ -8,7 +8,6 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
-from tests.watching.test_calls import translator
 
 SIZES: Any = {
     "vocab_size": 30, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -79,24 +78,6 @@ def test_each_row_is_one_pass_over_its_sequence(window: int | None, options: Any
             for mine, expected in pairs:
                 torch.testing.assert_close(mine[:, here], expected[:, here], atol=1e-10, rtol=0)
             assert given.real is None or not given.real[row, length + 1 :].any()
-
-
-def test_rows_of_a_decoder_next_to_an_encoder() -> None:
-    model, ids = translator().double(), torch.randint(8, 30, (2, 6))
-    options: Any = {"eos_token_id": END, "num_beams": 4, "num_return_sequences": 2}
-    with torch.no_grad(), ch.watch(model) as seen:
-        sequences = model.generate(ids, do_sample=False, max_new_tokens=9, **options)
-    found = seen.returned(sequences)
-    with torch.no_grad(), ch.watch(model) as once:
-        model(ids.repeat_interleave(2, dim=0), decoder_input_ids=sequences[:, :-1])
-    encoder, *decoder = once
-    assert [matrix.cross for matrix in once.values()] == [False, False, True]
-    assert found[encoder] is seen[encoder]
-    for name in decoder:
-        keys = found[name].kv_len
-        for row, length in enumerate(lengths_of(sequences, 1)):
-            mine, expected = (each[name][row, :, :length, :keys] for each in (found, once))
-            torch.testing.assert_close(mine, expected, atol=1e-10, rtol=0)
 
 
 def test_sequences_that_were_not_read_are_refused() -> None:

@@ -58,7 +58,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
     ready((state) => this.act({ state }));
     const stageOf = (name: string) => this.state.drawn.stages.get(name)!;
     this.hands = touching({
-      root: () => this.place!,
+      root: () => this.place.current!,
       valueAt: (at) => {
         const [stage, row, column] = placeOf(at);
         return stageOf(stage).at(row, column);
@@ -94,7 +94,7 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
   override componentDidUpdate() {
     super.componentDidUpdate();
     const { state, old } = this.state.drawn;
-    if (old !== this.lit) light(this.place!);
+    if (old !== this.lit) light(this.place.current!);
     this.lit = old;
     if (state === this.told) return;
     this.told = state;

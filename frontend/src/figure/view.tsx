@@ -1,6 +1,6 @@
 // A figure: the words, the stages next to each other with one row in focus, and the arithmetic of the number that is
 // pointed at.
-import { Component, type ComponentChildren } from "preact";
+import { Component, type ComponentChildren, createRef } from "preact";
 import type { Touched } from "./core";
 import { Panel, type PanelProps } from "./panel";
 import { drawPath } from "./path";
@@ -65,9 +65,9 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
   Props,
   State
 > {
-  place: HTMLElement | null = null;
-  work: HTMLElement | null = null;
-  panels: HTMLElement | null = null;
+  place = createRef<HTMLDivElement>();
+  work = createRef<HTMLDivElement>();
+  panels = createRef<HTMLDivElement>();
   seen: Focus | null = null;
   origins: Parameters<typeof drawPath>[2] = [];
   resized = new ResizeObserver(() => this.draw());
@@ -109,8 +109,8 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
       const name = pointed === null ? now.stage : placeOf(pointed)[0];
       const to = Math.max(0, Math.min(names.length - 1, names.indexOf(name ?? "") + by));
       const focus = { ...now, stage: names[to]! };
-      const panel = this.panels!.querySelector<HTMLElement>(`[data-stage="${names[to]}"]`);
-      this.panels!.scrollTo({ left: panel?.offsetLeft ?? 0 });
+      const panel = this.panels.current!.querySelector<HTMLElement>(`[data-stage="${names[to]}"]`);
+      this.panels.current!.scrollTo({ left: panel?.offsetLeft ?? 0 });
       const step = to === names.length - 1 ? null : to;
       return { focus, pointed: this.cellOf(focus), step };
     });
@@ -126,12 +126,12 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
   }
 
   draw() {
-    if (this.panels) drawPath(this.panels, this.state.pointed, this.origins);
+    if (this.panels.current) drawPath(this.panels.current, this.state.pointed, this.origins);
   }
 
   override componentDidMount() {
     this.seen = this.state.focus;
-    this.resized.observe(this.work!);
+    this.resized.observe(this.work.current!);
     this.draw();
   }
 
@@ -167,9 +167,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
     return (
       <div
         class={`figure ${content.class ?? ""} ${show.length > MANY && !all ? "many" : ""}`}
-        ref={(place) => {
-          this.place = place;
-        }}
+        ref={this.place}
       >
         {title && <Heading>{title}</Heading>}
         <div class="tools">
@@ -196,19 +194,8 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
             go={(to) => this.toQuery(() => to)}
           />
         )}
-        <div
-          class="work"
-          ref={(work) => {
-            this.work = work;
-          }}
-        >
-          <div
-            class="panels"
-            {...this.hands}
-            ref={(panels) => {
-              this.panels = panels;
-            }}
-          >
+        <div class="work" ref={this.work}>
+          <div class="panels" {...this.hands} ref={this.panels}>
             <svg class="paths" aria-hidden="true">
               <path class="row" />
               <path class="from" />

@@ -368,7 +368,6 @@ export function HeatMap(props: MapProps) {
         <Axes
           width={wide}
           height={tall}
-          gutter={GUTTER}
           view={viewport.value}
           rowLabel={props.rowLabel}
           columnLabel={props.columnLabel}
@@ -410,12 +409,8 @@ export function HeatMap(props: MapProps) {
   );
 }
 
-function Reading({
-  hover,
-  pinned,
-  drawn,
-  words,
-}: Pick<Required<MapProps>, "hover" | "pinned" | "drawn" | "words">) {
+function Reading(props: Pick<Required<MapProps>, "hover" | "pinned" | "drawn" | "words">) {
+  const { hover, pinned, drawn, words } = props;
   const point = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
   return (
     <p class="ch-reading" role="status">
@@ -498,7 +493,6 @@ export function paintValues(
 interface AxesProps {
   width: number;
   height: number;
-  gutter: number;
   rows: number;
   columns: number;
   view: Viewport;
@@ -508,26 +502,17 @@ interface AxesProps {
 }
 
 /** Tokens beside the map where there is room for them, else their numbers. */
-export function Axes({
-  width,
-  height,
-  gutter,
-  rows,
-  columns,
-  view,
-  rowLabel,
-  columnLabel,
-  marks,
-}: AxesProps) {
+function Axes(props: AxesProps) {
+  const { width, height, rows, columns, view, rowLabel, columnLabel, marks } = props;
   const down = height / view.rows;
   const right = width / view.columns;
   return (
-    <svg class="ch-axes" width={width + gutter} height={height + gutter} aria-hidden="true">
+    <svg class="ch-axes" width={width + GUTTER} height={height + GUTTER} aria-hidden="true">
       {places(view.row, view.rows, rows, down).map((row) => (
         <text
           key={`r${row}`}
-          x={gutter - 7}
-          y={gutter + (row - view.row + 0.5) * down}
+          x={GUTTER - 7}
+          y={GUTTER + (row - view.row + 0.5) * down}
           text-anchor="end"
           dominant-baseline="central"
         >
@@ -539,7 +524,7 @@ export function Axes({
           key={`c${column}`}
           text-anchor="start"
           dominant-baseline="central"
-          transform={`translate(${gutter + (column - view.column + 0.5) * right} ${gutter - 7}) rotate(-90)`}
+          transform={`translate(${GUTTER + (column - view.column + 0.5) * right} ${GUTTER - 7}) rotate(-90)`}
         >
           {right >= ROOM_FOR_TEXT ? columnLabel(column) : String(column)}
         </text>
@@ -548,8 +533,8 @@ export function Axes({
         <rect
           key={`m${row}`}
           class="ch-mark"
-          x={gutter - 4}
-          y={gutter + (row - view.row) * down}
+          x={GUTTER - 4}
+          y={GUTTER + (row - view.row) * down}
           width="3"
           height={Math.max(2, down)}
         />
@@ -558,8 +543,8 @@ export function Axes({
         <rect
           key={`n${column}`}
           class="ch-mark"
-          x={gutter + (column - view.column) * right}
-          y={gutter - 4}
+          x={GUTTER + (column - view.column) * right}
+          y={GUTTER - 4}
           width={Math.max(2, right)}
           height="3"
         />

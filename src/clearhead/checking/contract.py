@@ -34,7 +34,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_rope(value: Any) -> bool:
-    """Return True for a mapping without keys other than base and a known layout."""
+    """Return True for a mapping of base, which is not checked, and a known layout at most."""
     known = isinstance(value, Mapping) and set(value) <= {"base", "layout"}
     return known and value.get("layout", "half") in ("half", "interleaved")
 

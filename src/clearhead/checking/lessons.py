@@ -77,7 +77,8 @@ def graded(subject: Any, row: LessonRow) -> Any:
     """Return the object to grade: found in a file, and of the right kind.
 
     Raises:
-        ModelError: code `check.name`, for a file that defines none of it, or several.
+        ModelError: code `check.name`, for a file that defines none of it, or several; `check.import`.
+        ArgumentError: code `check.place`, for a text that is no place.
         ArgumentTypeError: code `check.lesson`, for an object of another kind.
     """
     found = subject

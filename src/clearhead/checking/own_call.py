@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import record
@@ -81,13 +82,11 @@ class Captured(nn.Module):
     def _fitted(self, value: Any, x: Tensor) -> Any:
         """Return an argument of the call for the batch, the dtype and the number of tokens of x.
 
-        Axes as long as the call's tokens are cut, a first axis as long as its batch is expanded; tuples and lists are
-        rebuilt, other values are returned unchanged.
+        Axes as long as the call's tokens are cut, a first axis as long as its batch is expanded. Tuples, lists and
+        dicts are rebuilt; other values are returned unchanged.
         """
-        if isinstance(value, tuple | list):
-            return type(value)(self._fitted(each, x) for each in value)
         if not isinstance(value, Tensor):
-            return value
+            return _pytree.tree_map_only(Tensor, lambda each: self._fitted(each, x), value)
         if value.is_floating_point():
             value = value.to(x.dtype)
         tokens = x.shape[-2]

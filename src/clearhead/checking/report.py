@@ -101,7 +101,10 @@ class Report(Drawn):
 
     @property
     def summary(self) -> str:
-        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun"."""
+        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun: …".
+
+        Mistakes that follow from others are counted apart, as in "1 mistake found, and 2 that follow".
+        """
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
         if self.unwritten:

@@ -11,6 +11,7 @@ from clearhead._common.memory import within_memory
 from clearhead.attention.kernels import blockwise, eager, fused
 from clearhead.attention.problem import Problem, check_fit, make_problem, under_autocast
 from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
+from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.no_tensor import NoTensor
@@ -98,6 +99,21 @@ class BaseMatrix(NoTensor):
             torch.Size([1, 2, 5, 4])
         """
         return self._context
+
+    @property
+    def mask(self) -> Mask | None:
+        """The mask, True = may attend, as a description where it is a known pattern; None if it hides nothing.
+
+        A bias of −∞ hides as well, and is not in it.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> weights = ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(2, 4), mask=ch.causal())
+            >>> print(weights.mask.draw(2, 2))
+            ● ·
+            ● ●
+        """
+        return self.posed.mask
 
     @property
     def tokens(self) -> Tensor | None:

@@ -258,10 +258,8 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
         if stages.rows_finite(query.detach(), problem.factor) and stages.rows_finite(key.detach()):
             raw = torch.linalg.vecdot(query, key)
         else:
-            queries_out, keys_out = (
-                stages.nonfinite_rows(query, problem.factor),
-                stages.nonfinite_rows(key),
-            )
+            queries_out = stages.nonfinite_rows(query, problem.factor)
+            keys_out = stages.nonfinite_rows(key)
             raw = torch.linalg.vecdot(
                 stages.zero_rows(query, queries_out), stages.zero_rows(key, keys_out)
             )

@@ -1,7 +1,7 @@
 """The numbers that come from a sweep over the weights, one by one or all of them in a summary."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -142,8 +142,7 @@ class WeightStatistics(BaseMatrix):
             tensor([1.8333, 0.8333, 0.3333])
         """
         if self._has_gradients():
-            columns = sum(by_queries([self.problem], lambda _, logs: logs.exp().sum(dim=2)))
-            assert isinstance(columns, Tensor)
+            columns: Any = sum(by_queries([self.problem], lambda _, logs: logs.exp().sum(dim=2)))
             return self._restore(columns.unflatten(1, (self.num_kv_heads, -1)).sum(dim=2))
         return self._gather(Received(self.posed))
 

@@ -26,7 +26,7 @@ from clearhead.tracing.traced_projections import TracedProjection, of_layer
 def check_call(
     function: Callable[..., Any], given: Sequence[Any], options: Mapping[str, Any]
 ) -> None:
-    """Check that a call has its inputs, and no unknown arguments.
+    """Check that a call has its inputs, and no unknown arguments or too many by position.
 
     Raises:
         ArgumentTypeError: codes `argument.words` and `trace.inputs`.

@@ -358,7 +358,9 @@ def trace(
         ArgumentTypeError: codes `trace.thing`, for anything else, and `trace.inputs`, for a call without its inputs;
             and what the thing itself raises.
         UnsupportedError: code `trace.unread`, for code in which no attention can be read.
-        ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
+        ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens; for declarations that make no
+            sense, and a place of another form.
+        ModelError: for code of your own that cannot be found or made.
 
     Example:
         >>> import torch, clearhead as ch

@@ -28,6 +28,8 @@ def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
     Raises:
         ArgumentTypeError: code `trace.thing`.
         UnsupportedError: code `trace.unread`.
+        ArgumentError, ModelError: for a place without such an object, declarations that make no sense, or a class that
+            cannot be made.
         Exception: what the code itself raises.
     """
     path = list(sys.path)

@@ -132,7 +132,9 @@ def record(code: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> R
         options: declarations as for `check`, under names that are not parameters of the code; its other arguments.
 
     Raises:
-        ArgumentTypeError: code `trace.thing`, for other objects or inputs.
+        ArgumentTypeError: code `trace.thing`, for other objects or inputs, and for unknown declarations.
+        ArgumentError: for declarations that make no sense.
+        ModelError: code `check.made`, for a class that cannot be built.
         UnsupportedError: code `trace.unread`, for code without an attention that can be read.
         Exception: what the code itself raises.
     """

@@ -255,7 +255,7 @@ class StagesOfCode:
 def equal_to_rounding(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
     """Return True if shapes are equal and numbers differ by at most √eps of a dtype times the largest finite |other|.
 
-    NaN equals NaN.
+    NaN equals NaN. The largest counts as 1 if none is finite, and 1e-34 is always allowed.
     """
     if one.shape != other.shape:
         return False

@@ -36,17 +36,8 @@ interface PerToken {
   received: Float32Array;
 }
 
-export function Numbers({
-  place,
-  map,
-  out,
-  alone,
-  source,
-  active,
-  queryName,
-  keyName,
-  onPin,
-}: NumbersProps) {
+export function Numbers(props: NumbersProps) {
+  const { place, map, out, alone, source, active, queryName, keyName, onPin } = props;
   const { value: all = null } = useLoaded(async (): Promise<PerToken> => {
     const { layer, head } = map;
     const read = (name: "entropy" | "distance" | "max") =>

@@ -35,23 +35,9 @@ interface SmallProps {
   choose: (more: boolean) => void;
 }
 
-export function Small({
-  data,
-  source,
-  layer,
-  head,
-  row,
-  query,
-  named,
-  weight,
-  most,
-  apart,
-  chosen,
-  other,
-  hue,
-  coloured,
-  choose,
-}: SmallProps) {
+export function Small(props: SmallProps) {
+  const { data, source, layer, head, row, query, weight } = props;
+  const { named, most, apart, chosen, other, hue, coloured, choose } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
   const about = data.layers[layer]!.small;
   const colours = useLook().theme.value;

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from clearhead import stages
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
@@ -93,9 +94,8 @@ def classes(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
     """
     sizes = [length(piece.keys) for piece in pieces]
     order = sorted(range(len(pieces)), key=lambda place: (pieces[place].causal, -sizes[place]))
-    longest = SMALL // (problem.num_heads * problem.query.shape[3])
-    if not problem.query.is_cpu:
-        longest = problem.query_len
+    width = problem.num_heads * problem.query.shape[3]
+    longest = SMALL // width if problem.query.is_cpu else problem.query_len
     groups: list[list[int]] = []
     for place in order:
         first = groups[-1][0] if groups else place
@@ -124,7 +124,12 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
     contexts: dict[int, Tensor] = {}
     for group in classes(problem, pieces):
         sizes = [length(pieces[place].keys) for place in group]
-        query, key, value = (_padded([each[place] for place in group], sizes[0]) for each in inputs)
+        query, key, value = (
+            pad_sequence([each[place].transpose(0, 1) for place in group], True).transpose(1, 2)
+            if len(group) > 1
+            else each[group[0]][None]
+            for each in inputs
+        )
         context = call_with_sinks(problem, query, key, value, None, pieces[group[0]].causal)
         for place, size, tile in zip(group, sizes, context.unbind(0), strict=True):
             contexts[place] = tile[None, :, :size]
@@ -133,22 +138,6 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
         for place, piece in enumerate(pieces)
     ]
     return assemble(parts, pieces)
-
-
-def _padded(documents: list[Tensor], tokens: int) -> Tensor:
-    """Return documents, each (heads, its tokens, width), as (documents, heads, tokens, width), padded with zeros.
-
-    A view of a single document that needs no padding.
-    """
-    if len(documents) == 1 and documents[0].shape[1] == tokens:
-        return documents[0][None]
-    lacking = [tokens - each.shape[1] for each in documents]
-    return torch.stack(
-        [
-            F.pad(each, (0, 0, 0, n)) if n else each
-            for each, n in zip(documents, lacking, strict=True)
-        ]
-    )
 
 
 def _cut(tensor: Tensor, pieces: list[Piece], runs: list[slice]) -> list[Tensor]:

@@ -30,7 +30,7 @@ def repeated(run: Callable[[], Tensor]) -> float:
 
 
 def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    """Return the indices of the inputs that the call writes to."""
+    """Return the indices of the inputs that the call writes to, or that hold NaN; errors of the call are raised."""
     given = [each.clone() for each in inputs]
     run(*given)
     return tuple(

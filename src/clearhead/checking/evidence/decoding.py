@@ -83,7 +83,7 @@ class DecodingEvidence(Evidence):
 
         Raises:
             ArgumentTypeError: code `check.decode`, for an object without one of the methods.
-            ModelError: code `check.call`, if full(x) fails.
+            ModelError: code `check.call`, if full(x) fails; `check.width`, if the width of a token cannot be found.
         """
         subject = self.given
         for name in ("reset", "step", "full"):

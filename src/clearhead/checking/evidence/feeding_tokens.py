@@ -42,7 +42,7 @@ class FedEvidence(Evidence):
         """Return the first call, in float64, or in float32 if that raises; with the error if both do.
 
         Raises:
-            ModelError: code `check.output`, for another shape of output.
+            ModelError: codes `check.output`, for another shape of output, `check.mask` and `check.width`.
         """
         subject, main = self.masked, self.feed.draw(self.feed.lengths[0], self.seed)
         given = {"x": main}

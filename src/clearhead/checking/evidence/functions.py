@@ -83,7 +83,7 @@ class HeadsEvidence(Evidence):
         """Return the first call, with the error if no attempt works.
 
         Raises:
-            ModelError: code `check.output`, if the output has the shape of no context.
+            ModelError: code `check.output`, if the output has the shape of no context (not for other value widths).
         """
         subject, main = self._first
         given = dict(zip(NAMES, main.inputs, strict=False))
@@ -280,7 +280,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """Measurements of queries that see no key; None without a mask argument, unless causal with empty_row."""
+        """Queries that see no key; None without a mask argument (unless causal with empty_row) or of another shape."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":
@@ -343,7 +343,7 @@ class EmptyRows:
 def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
-    """Return measurements of queries that see no key, `refused` on errors; None for another shape of output."""
+    """Return measurements of queries that see no key, `refused` if the call raises; None for another output shape."""
     target, _ = attempt(by_heads(subject), *inputs)
     if target is None:
         return EmptyRows(refused=True)
@@ -374,7 +374,7 @@ def _empty_rows(
 
 
 def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:
-    """Return the names of the inputs whose gradients are not finite; () if the backward pass raises."""
+    """Return the names of the inputs whose gradients are not finite; () if the call or its backward pass raises."""
     leaves = [each.clone().requires_grad_() for each in inputs[:3]]
 
     def gradients() -> Sequence[Tensor | None]:

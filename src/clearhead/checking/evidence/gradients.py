@@ -43,7 +43,8 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
     """Return the gradients of the floating-point inputs and the parameters, compared with finite differences.
 
     Only "dead" ones in other dtypes than float64. Parameters of the subject are changed for calls, and restored. Errors
-    of the call are raised; a RuntimeError of the backward pass is caught, and is `raised` of the result.
+    of the first call are raised; a later RuntimeError, as of the backward pass, is caught, and is `raised` of the
+    result.
     """
     given = {
         name: each.to(subject.dtype, copy=True).requires_grad_()
@@ -60,6 +61,7 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
         ]
 
     def run() -> Tensor:
+        """Return the output for the inputs as they are now; errors are raised."""
         return subject(*given.values())
 
     output = run()

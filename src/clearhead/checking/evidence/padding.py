@@ -39,7 +39,10 @@ class Padded(NamedTuple):
 def measure(
     run: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor, generator: torch.Generator
 ) -> Padded:
-    """Return the measurements for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
+    """Return the measurements for x (batch, tokens, dim) and mask (batch, tokens), True = a real token.
+
+    Padding is last.
+    """
     whole = run(x, mask).detach()
     gaps = []
     for row, length in enumerate(mask.sum(-1).tolist()):

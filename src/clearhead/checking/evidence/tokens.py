@@ -241,7 +241,10 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def ends(self) -> tuple[Explanation | None, ...]:
-        """Return the explanation of each group from the multiplied query and key and the projected value on."""
+        """Return the explanation of each group from the multiplied query and key and the projected value on.
+
+        None as in `_end`.
+        """
         return tuple(map(self._end, range(len(self.groups))))
 
     def _end(self, index: int) -> Explanation | None:

@@ -48,7 +48,8 @@ class Training:
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
     """Return the effects of training mode, from eight calls of a copy, and from two recorded ones if something changes.
 
-    Only `why` is set for a function, and if the output in eval mode is not finite. Random numbers are drawn.
+    Only `why` is set for a function, and if the output in eval mode is not finite. Random numbers are drawn. Errors of
+    the eight calls are raised.
     """
     if subject.module is None:
         return Training("dropout-function")
@@ -74,7 +75,7 @@ def _places(
 ) -> tuple[tuple[str, ...], float | None, float | None, int, bool]:
     """Return `places`, `kept`, `share`, `count` and `whole` of `Training`, from two recorded calls.
 
-    ((), None, None, 0, False) if a call raises; `kept` and `share` are None if no dropped weights were seen.
+    ((), None, None, 0, False) if a call raises.
     """
     names = {storage_of(each): name for name, each in trained.parameters().items()}
     places: dict[str, None] = {}

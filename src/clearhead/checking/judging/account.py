@@ -371,9 +371,9 @@ def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> t
 
 
 def _folded(e: TokensEvidence) -> bool:
-    """Return True if 1/√head_dim is in the weights of query or key, or half in both.
+    """Return True if 1/√head_dim is in the weights of query or key, or half of it in both.
 
-    False if unmeasured or no less than 1.
+    False if the weights were not measured, or the scale is 1 or more.
     """
     factor = right_scale(e.trials[0].setting)
     if e.spread is None or factor >= 1:

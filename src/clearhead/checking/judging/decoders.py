@@ -50,8 +50,8 @@ def stale(e: DecodingEvidence) -> Verdict | None:
 def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
     """Return a verdict or claim on the mask of full(x), by the tokens that its outputs change with.
 
-    None if it sees the future and no mask is declared; Unknown if too little changes; Clear if it is causal with the
-    declared window.
+    None if it sees the future, and neither causality nor a window to the left is declared. Unknown if too little
+    changes; Clear if it is causal with the declared window.
     """
     seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})

@@ -110,9 +110,9 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
 
 
 def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> Broken | None:
-    """Return Broken if a token changes only outputs up to some place, though no window is declared or seen; else None.
+    """Return Broken if the first token changes only outputs up to some place, and no window is declared or seen.
 
-    None if ALiBi is declared, or the code is not run in float64.
+    None otherwise, if ALiBi is declared, and if the code is not run in float64.
     """
     if e.promised.local or e.contract.alibi_slopes is not None:
         return None

@@ -118,7 +118,7 @@ def padded_queries(e: PaddedEvidence) -> Verdict | None:
 def padding_nan(e: PaddedEvidence) -> Verdict | None:
     """Return Clear if a NaN in padding reaches no real output, Found if it does and nan_safe is declared; else None.
 
-    None as well if padding changes outputs anyway.
+    None as well if padded texts have other outputs than alone.
     """
     if e.padding.alone >= 1e-5:
         return None
@@ -128,7 +128,10 @@ def padding_nan(e: PaddedEvidence) -> Verdict | None:
 
 
 def all_padding(e: PaddedEvidence) -> Verdict | None:
-    """Return Found if a sample of padding only is not finite, else Clear; None if undeclared or refused."""
+    """Return Found if a sample of padding only is not finite, else Clear.
+
+    None if `empty_row` is undeclared or the call fails.
+    """
     if e.all_padding is None or e.contract.empty_row is None:
         return None
     bad, whole = e.all_padding

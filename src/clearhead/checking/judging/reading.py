@@ -159,9 +159,10 @@ def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
 
 
 def extras(stages: ReadStages) -> Iterator[tuple[str, Values]]:
-    """Yield (key, values) of a remark for each recorded mechanism that is not declared, and is no mistake by itself.
+    """Yield (key, values) of a remark for each recorded mechanism beyond the scale, the mask and the softmax.
 
-    Raises AssertionError for stages without a form.
+    Declared ones too. An unknown, a learned or a differing scale is a remark as well. Raises AssertionError for stages
+    without a form.
     """
     form = stages.form
     assert form is not None

@@ -22,7 +22,8 @@ DEVIATIONS = 6.0
 def dropout(e: Evidence) -> Claim | Verdict:
     """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict.
 
-    Unknown if it was not measured, or no rate is declared and the modules have none or several.
+    Unknown if it was not measured, or no rate is declared and the modules have none or several. Clear for a rate of 0,
+    and for an undeclared one if no weights are dropped.
     """
     rate, seen = e.contract.dropout, e.training
     if rate is None and e.subject.module is not None:
@@ -148,7 +149,10 @@ def shared(e: Evidence) -> Verdict:
 
 
 def mask_trained(e: TokensEvidence) -> Verdict | None:
-    """Return Found if a mask is a parameter or too short for the promised length, else Clear; None if no module."""
+    """Return Found if a mask is a parameter, or a call of the promised length fails, else Clear.
+
+    None without a module.
+    """
     if e.subject.module is None:
         return None
     for name, shape in e.state.trained.items():
@@ -167,7 +171,7 @@ def mask_plain(e: Evidence) -> Verdict | None:
 
 
 def fixed_length(e: TokensEvidence) -> Verdict:
-    """Return Found if every smaller number of tokens is refused and a saved mask has the length of the call.
+    """Return Found if every call of fewer tokens raises, and a mask in the module has the length of the first call.
 
     Else Clear.
     """
@@ -183,7 +187,10 @@ def fixed_length(e: TokensEvidence) -> Verdict:
 
 
 def outside(e: Evidence) -> Verdict:
-    """Return Found if a size or a scale is read from outside the code that is checked, else Clear."""
+    """Return Found if a size or a scale is read from outside the code that is checked, else Clear.
+
+    What a call reads is tried only if no topic but the scale has a mistake; what a constructor reads must be a size.
+    """
     claims = account(e).claims
     if all(each.topic == "scale" for each in claims):
         felt = felt_numbers(e.subject, e.state, e.inputs, constants=bool(claims))

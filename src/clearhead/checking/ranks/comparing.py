@@ -232,7 +232,10 @@ def _findings(calls: Sequence[Compared], contract: Contract) -> tuple[list[Findi
 
 
 def _stuck(failures: Mapping[int, Failure], world: int) -> Finding:
-    """Return the finding for ranks without a result; the cause is a process that ended, then an error."""
+    """Return the finding for ranks without a result, at the first of these kinds.
+
+    Ended, raises, still running, hangs.
+    """
     kinds = [each.kind for each in failures.values()]
     kind = min(kinds, key=("ended", "raises", "runs", "hangs").index)
     first = {rank: each for rank, each in failures.items() if each.kind == kind}

@@ -266,7 +266,7 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
 
 
 def _held(evidence: Evidence) -> dict[str, str]:
-    """Return why an undeclared attention differs from the definition on purpose: by topic, the key of a reason."""
+    """Return why an undeclared attention differs from the definition on purpose, a key by topic; {} if it does not."""
     found = {}
     observed = [each for each in evidence.observed if _normalised(each)]
     if observed and all(of_one_length(each.query) and of_one_length(each.key) for each in observed):

@@ -167,7 +167,7 @@ class Edits:
         return SourceEdit(node.lineno, f"line {node.lineno}: `{old}` → `{new}`{more}", program)
 
     def drops(self, node: Any, above: Any) -> Iterator[str]:
-        """Yield a call or sequence without one of its items; a slice without its ends, or with one as the other."""
+        """Yield a call, tuple or list without one item; a slice as ":", its end as the start, its start as the end."""
         whole = self.text(node)
         if isinstance(node, ast.Slice):
             yield ":"

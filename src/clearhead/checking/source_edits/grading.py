@@ -105,6 +105,9 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
         row: of the lesson; that of an exercise is taken if the name is one.
         args: for the constructor of a class.
         core: returns the report of `check` under one promise.
+
+    Raises:
+        ModelError: what the core raises if the right result is unknown.
     """
     name = getattr(thing, "__name__", type(thing).__name__)
     exercise = exercises_of(row.number).get(name)
@@ -174,7 +177,7 @@ def _wrong(
 def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
     """Return a report with the first finding of the core, where the right result is unknown.
 
-    The first promise that the core finds right is used, else the first.
+    The first promise that the core finds right is used, else the first. Errors of the core are raised.
     """
     row = asked.row
     reports = [core(thing, each) for each in asked.promises]
@@ -278,10 +281,11 @@ def mend(
 ) -> tuple[SourceEdit | None, list[int]]:
     """Return the edit that makes a program right, None if none does, and the lines that differ from the solution.
 
-    Of several, it is the shortest one that ends closest to the solution. The number of edits and the time are limited.
+    Of several, it is the one with the fewest words that it changes and that still differ from the solution, together.
+    The number of edits and the time are limited.
 
     Args:
-        program: of the learner.
+        program: of the learner, which can be parsed.
         asked: what it is graded by.
         lines: that are likely wrong, whose edits are tried first.
     """

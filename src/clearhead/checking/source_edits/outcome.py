@@ -266,6 +266,7 @@ def _training(module: nn.Module, row: LessonRow, way: int) -> Iterator[Mistake |
 def _by_rows(kept: Tensor, some: Tensor) -> bool:
     """Return True if all weights of a row are dropped together, in every row of several weights.
 
+    True without such rows.
     `kept`: the weights of several calls; `some`: where they are not 0 without dropout.
     """
     several = some.sum(-1) > 1

@@ -195,6 +195,7 @@ def _recorded(
         """Return a forward hook that appends each call of the part with this index to `calls`."""
 
         def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            """Append a copy of the inputs that are tensors, and the output itself."""
             tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
             calls.append((at, CalledModule(tensors, output)))
 
@@ -289,10 +290,7 @@ def unequal_gradients(
 
 
 def _same_gradient(found: Tensor | None, expected: Tensor | None) -> bool:
-    """Return whether two gradients are equal to rounding; None is a gradient of 0.
-
-    And so is one below 1e-9 throughout.
-    """
+    """Return True if two gradients are equal to rounding, or below 1e-9 throughout; None equals a gradient of zeros."""
     if found is None or expected is None:
         return all(each is None or not each.any() for each in (found, expected))
     nothing = max(float(found.abs().max()), float(expected.abs().max())) < FELT_GRADIENT

@@ -191,7 +191,7 @@ def _of_transformers(
     """Return the arguments of a module whose parameters are named as in transformers, by name.
 
     attention_mask is added to the scores for their modules, or if causal or required; "x,mask" of other code passes the
-    mask as it is.
+    mask as it is, "x,context" none. Positions and other required values are added as `filled` makes them.
     """
     x = tensors[0]
     named: dict[str, Any] = {"hidden_states": x}

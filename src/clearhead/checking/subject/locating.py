@@ -76,8 +76,8 @@ def defined(module: types.ModuleType) -> list[str]:
 def _from_file(path: Path) -> types.ModuleType:
     """Import a file and return its module, as a part of its package if it is in one, for its relative imports.
 
-    If its package cannot be imported, the file is run without the package's own code. `sys.path` and `sys.modules` are
-    extended. Errors of the code are raised.
+    If that raises, the file is run once more without the package's own code. `sys.path` and `sys.modules` are extended.
+    Errors of the code are raised.
     """
     path = path.resolve()
     root = path.parent

@@ -54,9 +54,9 @@ def traced(error: BaseException) -> types.TracebackType | None:
 
 
 def place(error: BaseException) -> tuple[str, int, str] | None:
-    """Return (file, line, text of the line), innermost outside of PyTorch and of clearhead in the traceback.
+    """Return (file, line, text of the line) of the innermost frame outside of PyTorch and clearhead.
 
-    None without one.
+    None if there is none.
     """
     trace = traced(error)
     if trace is None:

@@ -58,8 +58,7 @@ def of_call(run: Any) -> Parameters:
     """
     if inspect.isclass(run):
         called: Any = run.forward if issubclass(run, nn.Module) else run.__call__
-        _, *mine = _plain(called).items()
-        return dict(mine)
+        return dict([*_plain(called).items()][1:])
     return _plain(run.forward if isinstance(run, nn.Module) else run)
 
 

@@ -133,7 +133,7 @@ class Subject:
         return found
 
     def fresh(self) -> "Subject":
-        """Return one with a new copy of the original, without the state of any call; itself if it cannot be copied."""
+        """Return one with a new eval-mode copy of the original, free of the state of any call; itself if not copied."""
         if not self.copied:
             return self
         found = replace(self, run=duplicate(self.original))
@@ -336,7 +336,7 @@ def _determinism() -> tuple[bool, bool]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Run the block with default settings; restore generators, dtype, threads, environment and folder afterwards."""
+    """Run with gradients, no autocast or warnings; restore generators, dtype, threads, sys.path, environ, folder."""
     python = random.getstate()
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None
