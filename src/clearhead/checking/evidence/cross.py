@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.base import Recorded, Settled, again
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.evidence.feeding import Feed, feed
+from clearhead.checking.evidence.feeding import Feed, feed, has_group_norm
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.subject.subject import Subject
 from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
@@ -106,7 +106,7 @@ class CrossEvidence(TokensEvidence):
             """Return the arguments of a call, the first samples if calls have no batch."""
             return tuple((each[0] if plain else each).to(subject.dtype) for each in both)
 
-        run = partial(measure, subject.bare, swapped=subject.has_group_norm)
+        run = partial(measure, subject.bare, swapped=has_group_norm(subject))
         more = torch.Generator().manual_seed(self.seed), self.observed
         return (
             run(lambda each: given(each, context), x, *more),

@@ -11,7 +11,15 @@ from torch import Tensor
 from clearhead._text import shown
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_masks
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
+from clearhead.checking.evidence.feeding import (
+    Feed,
+    call_error,
+    feed,
+    found,
+    has_group_norm,
+    longest,
+    shortened,
+)
 from clearhead.checking.subject.calling import may_hide_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.refusals import output_error, raised_with_line
@@ -105,7 +113,7 @@ class FedEvidence(Evidence):
             """Return the argument of a call for x (batch, tokens, width): its first sample if calls have no batch."""
             return ((x[0] if self.feed.plain else x).to(spare.dtype),)
 
-        swapped = spare.has_group_norm
+        swapped = has_group_norm(spare)
         return measure(spare.bare, given, self.batched(x), generator, observed, swapped=swapped)
 
     def call_error(self, error: Exception) -> ModelError:

@@ -91,11 +91,6 @@ class Subject:
             if isinstance(top, nn.Module):
                 yield from top.modules()
 
-    @property
-    def has_group_norm(self) -> bool:
-        """True if a part is a GroupNorm, which goes over tokens."""
-        return any(isinstance(part, nn.GroupNorm) for part in self.parts())
-
     def parameters(self) -> dict[str, Tensor]:
         """Return its parameters by name, without those that a call does not use; {} for anything but a module."""
         named = self.module.named_parameters() if self.module is not None else ()
