@@ -15,7 +15,7 @@ from clearhead.drawing.page import head_arrays, head_page
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.photo import read_photo, with_photo
+from clearhead.drawing.page.photo import read_pictures, with_photos
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.matrix.pairs import stages_of_pair
@@ -112,8 +112,8 @@ def reading(page: Page) -> str:
 
 
 def share(words: str) -> tuple[float, float]:
-    """The weight and how far it may be off, from "… gives 12.3 ± 0.2 % …", or from "…: 12.3 %"."""
-    found = re.search(r"(?:gives|:) ([\d.]+)(?: ± ([\d.e-]+))?\s%", words)
+    """The weight and how far it may be off, from "… gives 12.3 ± 0.2 % …", "… gets …", or from "…: 12.3 %"."""
+    found = re.search(r"(?:gives|gets|:) ([\d.]+)(?: ± ([\d.e-]+))?\s%", words)
     assert found is not None, words
     return float(found[1]) / 100, float(found[2] or 0) / 100
 
@@ -469,11 +469,10 @@ def test_why_says_the_softcap_and_the_bias_of_a_layer(opens: Opens) -> None:
 
 
 def test_a_head_over_a_picture(opens: Opens) -> None:
-    photo = read_photo(torch.ones(3, 24, 36), (2, 3), 1)
-    assert photo is not None
+    pictured = read_pictures({"images": torch.ones(3, 24, 36), "grid": (2, 3), "skip": 1})
     seen = matrix(7, keys=7)
-    run = Run("", [Layer("attention", seen)], read_text("tokens", photo.tokens))
-    page = opens(with_photo(heads_payload([run], "a picture", start=Start("head=0.1")), photo))
+    run = Run("", [Layer("attention", seen)], read_text("tokens", pictured.tokens))
+    page = opens(with_photos(heads_payload([run], "a picture", start=Start("head=0.1")), pictured))
     picture = page.locator(".ch-photo canvas")
     page.wait_for_function("() => document.querySelector('.ch-photo canvas').width === 900")
     picture.click(position={"x": 10, "y": 10})
@@ -494,10 +493,40 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
         read,
         lambda found: torch.tensor(found).argsort().tolist() == order and min(found) > 20,
     )
-    page.locator(".ch-photo").get_by_role("button", name="[CLS]").click()
+    page.locator(".ch-token", has_text="[CLS]").click()
     expect(page.locator(".ch-sentence")).to_contain_text("[CLS] gives")
     # The small maps are pictures too.
-    expect(page.locator('[data-head="0/0"] canvas')).to_have_attribute("width", "114")
+    expect(page.locator('[data-head="0/0"] canvas')).to_have_attribute("width", "112")
+
+
+def test_words_between_pictures(opens: Opens) -> None:
+    """Each picture is in its place; it shows what a word gives to it, and its share."""
+    tokens = ["a", "i", "i", "cat", "and", "i", "i", "i", "i", "dog"]
+    images = [torch.ones(3, 9, 18), torch.ones(3, 8, 8)]
+    given: Any = {"images": images, "tokens": tokens, "image_token": "i", "grid": [(1, 2), (2, 2)]}
+    pictured = read_pictures(given)
+    seen = matrix(10, keys=10)
+    run = Run("", [Layer("attention", seen)], read_text("tokens", pictured.tokens))
+    page = opens(with_photos(heads_payload([run], "two", start=Start("head=0.1")), pictured))
+    inside = "list => [...list.children].filter((each) => each.tagName !== 'WBR').map((each) => each.innerText.trim())"
+    pieces = page.locator(".ch-tokens").evaluate(inside)
+    assert [each.partition(" gets")[0] for each in pieces] == [
+        "a", "Picture 1", "cat", "and", "Picture 2", "dog",
+    ]  # fmt: skip
+    page.locator(".ch-token", has_text="dog").click()
+    for place, photo in enumerate(pictured.photos):
+        caption = page.locator(".ch-photo figcaption").nth(place)
+        expect(caption).to_contain_text("of the query’s attention")
+        shown, _ = share(caption.inner_text())
+        true = seen[0, 1, 9][list(photo.places)].sum()
+        assert shown == pytest.approx(float(true), abs=0.002)
+    page.locator(".ch-photo canvas").nth(1).hover(position={"x": 4, "y": 4})
+    expect(page.locator(".ch-sentence")).to_contain_text("picture 2, row 0, column 0 gives")
+    page.keyboard.press("Escape")
+    page.locator(".ch-tokens").focus()
+    for key in 4 * ["ArrowRight"]:
+        page.keyboard.press(key)
+    expect(page.locator(".ch-token.ch-own")).to_have_text("cat")
 
 
 def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:

@@ -251,7 +251,8 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert picture.read_bytes().startswith(b"\x89PNG")
     (payload,) = written
     assert (payload.title, payload.data["start"]) == ("photo.png", {"layer": 0, "head": 2})
-    assert payload.data["photo"] == {"kind": "image/png", "grid": (3, 5), "skip": 1}
+    (drawn,) = payload.data["photos"]
+    assert (drawn["kind"], drawn["grid"], drawn["places"]) == ("image/png", (3, 5), [*range(1, 16)])
     assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
 
 

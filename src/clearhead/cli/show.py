@@ -296,7 +296,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
     media: dict[str, Any] = {"tokens": tokens}
     if isinstance(source, Path):
         reading = cast("ImageReading", shown.reading)
-        media = {"image": reading.pixels, "grid": reading.grid, "skip": reading.skip}
+        media = {"images": reading.pixels, "grid": reading.grid, "skip": reading.skip}
     title = source.name if isinstance(source, Path) else " ".join(source.split())
     return write_heads(
         html,

@@ -105,7 +105,10 @@ class Effects(MeasuredRows[Effect]):
 
     @property
     def caption(self) -> str:
-        """A line with the metric that rows are compared with, that of the clean run, and how many rows are done."""
+        """A line with the metric that rows are compared with, and with that of the clean run, if there is one.
+
+        After an interrupt it says how many rows are done.
+        """
         some = "" if len(self) >= self.runs else f"; interrupted, {len(self)} of {self.runs}"
         if self.clean is None:
             return f"metric as it is: {self.baseline:.4f}{some}"

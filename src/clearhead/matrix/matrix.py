@@ -30,15 +30,16 @@ from clearhead.sharding.sharding import Sharding
 
 
 class PageOptions(TypedDict, total=False):
-    """The text of a page of heads, a picture of it, and where it opens, as `Seen.to_html` takes them."""
+    """The text of a page of heads, its pictures, and where it opens, as `Seen.to_html` takes them."""
 
     tokens: Sequence[str] | Sequence[int] | Tensor | None
     source_tokens: Sequence[str] | Sequence[int] | Tensor | None
     sample: int
     start: tuple[int, int] | str | None
     pin: tuple[str | int | None, str | int | None] | None
-    image: Any
-    grid: tuple[int, int] | None
+    images: Any
+    grid: Any
+    image_token: str | int | None
     skip: int
 
 

@@ -228,7 +228,7 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the tensor of this name, cut to its shape, a view.
 
-    FileError if it is missing, or smaller than the shape.
+    FileError if it is missing, has other dimensions, or is smaller than the shape.
     """
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:

@@ -20,11 +20,7 @@ from torch import Tensor
 from clearhead._common.lazy import importing
 from clearhead._common.writing import place_of, replacing
 from clearhead._text import format_bytes, shown
-from clearhead.errors import (
-    FileError,
-    UnsupportedError,
-    because_of,
-)
+from clearhead.errors import FileError, UnsupportedError, because_of
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.encoding import Encoder, Record, decode

@@ -114,7 +114,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         ]
 
     def apart(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, list[Any]]]:
-        """Return every layer by its path, with its one matrix, or its calls.
+        """Return every layer by its path, with the list of its parts: its one matrix, or its calls.
 
         A module that attends several times in each run of the model, with as many queries and keys each time, as one
         that is several layers does, is as many: "path, call 0" and on.

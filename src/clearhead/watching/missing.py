@@ -225,7 +225,10 @@ class Ran:
                 yield path, kind, reason, self._way_out(kind)
 
     def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Yield path, class, reason and advice of each attention in a compiled part that ran and was not seen."""
+        """Yield path, class, reason and advice of each attention, with none inside, in a compiled part that ran.
+
+        Those that were seen are left out.
+        """
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue

@@ -299,7 +299,10 @@ class Watch(Drawn, Generic[Kept]):
         return tokens, self._ids.first_of(problem, name, self._links.prints.get(name))
 
     def _forget_early(self, *, so_far: bool) -> None:
-        """Drop the records of modules that can no longer be among the requested layers, which count from the end."""
+        """Drop the records of modules that can no longer be among the requested layers, which count from the end.
+
+        With `so_far` more modules may attend later.
+        """
         count = len(self._attended)
         for place, name in enumerate(self._attended):
             if not self._layers.has(name, place, count, so_far=so_far):

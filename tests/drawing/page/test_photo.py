@@ -1,16 +1,18 @@
-"""A picture whose patches are tokens."""
+"""Pictures whose patches are tokens."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
+from PIL import Image
 
 import clearhead as ch
-from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
-from clearhead.drawing.page.photo import KINDS, read_photo, with_photo
+from clearhead.drawing.page import head_page
+from clearhead.drawing.page.head_page import write_heads
+from clearhead.drawing.page.photo import KINDS, read_pictures
 from clearhead.drawing.png import png
-from clearhead.errors import ArgumentError
 from tests.refusals import refusals
 
 PIXELS = torch.arange(5 * 7 * 3, dtype=torch.uint8).reshape(5, 7, 3)
@@ -19,66 +21,192 @@ PIXELS = torch.arange(5 * 7 * 3, dtype=torch.uint8).reshape(5, 7, 3)
 def test_the_kinds_of_pictures(tmp_path: Path) -> None:
     content = png(PIXELS)
     (tmp_path / "a.png").write_bytes(content)
-
-    class Pillow:
-        def convert(self, mode: str) -> "Pillow":
-            assert mode == "RGB"
-            return self
-
-        def __array__(self) -> Any:
-            return PIXELS.numpy()
-
     floats = PIXELS / 255
-    for image in (
-        tmp_path / "a.png",
-        content,
-        PIXELS,
-        PIXELS.numpy(),
-        floats,
-        floats.permute(2, 0, 1),
-        Pillow(),
-    ):
-        photo = read_photo(image, (1, 2), 2)
-        assert photo is not None
+    every = (
+        tmp_path / "a.png", content, PIXELS, PIXELS.numpy(), floats, floats.permute(2, 0, 1),
+        Image.fromarray(PIXELS.numpy()),
+    )  # fmt: skip
+    for image in every:
+        read = read_pictures({"images": image, "grid": (1, 2), "skip": 2})
+        (photo,) = read.photos
         assert (photo.content, photo.kind) == (content, "image/png")
-        assert photo.tokens == ["[CLS]", "[1]", "0,0", "0,1"]
-    flat = read_photo(PIXELS[:3], (1, 2), 0)  # of three rows, with the colours last
-    assert flat is not None
-    assert flat.content == png(PIXELS[:3])
-    jpeg = read_photo(b"\xff\xd8\xff\xe0", (1, 2), 0)
-    assert jpeg is not None
-    assert jpeg.kind == "image/jpeg"
-    assert read_photo(None, None, 0) is None
+        assert (read.tokens, photo.places) == (["[CLS]", "[1]", "0,0", "0,1"], [2, 3])
+    # Of three rows, with the colours last.
+    assert read_pictures({"images": PIXELS[:3], "grid": (1, 2)}).photos[0].content == png(
+        PIXELS[:3]
+    )
+    jpeg = read_pictures({"images": b"\xff\xd8\xff\xe0", "grid": (1, 2), "tokens": ["a"]})
+    assert jpeg.photos[0].kind == "image/jpeg"
+    assert (jpeg.tokens, jpeg.source_tokens) == (["a"], ["0,0", "0,1"])
+    assert read_pictures({"tokens": ["a"]}) == (["a"], None, (), ())
     assert not any("svg" in kind for kind in KINDS.values())  # which could hold a script
 
 
+ONE: dict[str, Any] = {"images": PIXELS, "grid": (1, 2)}
+RUN: dict[str, Any] = {"images": PIXELS, "tokens": [1, 9, 9, 9, 9, 2], "image_token": 9}
 test_what_is_no_picture_is_refused = refusals(
-    lambda given: read_photo(*given),
-    ((b"<svg onload=alert(1)>", (1, 2), 0), "page.image", "8.0 MB // 21 bytes that are neither"),
-    ((b"\xff\xd8\xff" + bytes(8_000_000), (1, 2), 0), "page.image", "8.0 MB // one of 8.0 MB"),
-    (("/nowhere.png", (1, 2), 0), "page.image", "'/nowhere.png' // No such file or directory"),
-    ((3, (1, 2), 0), "page.image", "int"),
-    ((torch.zeros(2, 2), (1, 2), 0), "page.image", "torch.uint8 of shape (2, 2)"),
-    ((2 * torch.ones(2, 2, 3), (1, 2), 0), "page.image", "torch.float32 of shape (2, 2, 3)"),
-    ((PIXELS.long(), (1, 2), 0), "page.image", "torch.int64 of shape (5, 7, 3)"),
-    ((PIXELS, None, 0), "page.grid", "None"),
-    ((PIXELS, (0, 2), 0), "page.grid", "(0, 2)"),
-    ((PIXELS, (1, 2), -1), "page.grid", "-1"),
-    ((None, None, 1), "page.grid", "1"),
-)
+    lambda given: read_pictures(given),
+    (ONE | {"images": b"<svg onload=alert(1)>"}, "page.image", "8.0 MB // 21 bytes that are neither"),
+    (ONE | {"images": b"\xff\xd8\xff" + bytes(8_000_000)}, "page.image", "8.0 MB // one of 8.0 MB"),
+    (ONE | {"images": "/nowhere.png"}, "page.image", "'/nowhere.png' // No such file or directory"),
+    (ONE | {"images": 3}, "page.image", "int"),
+    (ONE | {"images": torch.zeros(2, 2)}, "page.image", "torch.uint8 of shape (2, 2)"),
+    (ONE | {"images": 2 * torch.ones(2, 2, 3)}, "page.image", "torch.float32 of shape (2, 2, 3)"),
+    (ONE | {"images": PIXELS.long()}, "page.image", "torch.int64 of shape (5, 7, 3)"),
+    (ONE | {"grid": None}, "page.grid", "1 // None"),
+    (ONE | {"grid": (0, 2)}, "page.grid", "1 // (0, 2)"),
+    (ONE | {"grid": [(1, 2), (1, 2)]}, "page.grid", "1 // [(1, 2), (1, 2)]"),
+    (ONE | {"skip": -1}, "page.grid", "-1 // None // images"),
+    (RUN | {"skip": 1}, "page.grid", "1 // 9 // images"),
+    ({"skip": 1}, "page.grid", "1 // None // no images"),
+    ({"image_token": 9}, "page.grid", "0 // 9 // no images"),
+    (RUN | {"grid": (1, 3)}, "page.grid", "1 × 3 // 4 // 9"),
+    (RUN | {"grid": (1, 2), "image_token": 8}, "page.grid", "1 × 2 // 0 // 8"),
+    (RUN | {"images": [PIXELS, PIXELS]}, "page.grid", "2 // 1"),
+    (RUN | {"images": torch.zeros(20, 85, 3)}, "page.grid", "4 // 20 // 85 // 1 × 4 or 2 × 2"),
+    (RUN | {"tokens": [9] * 7}, "page.grid", "7 // 5 // 7 // neither"),
+    (RUN | {"grid": torch.tensor([[2, 4, 4]])}, "page.grid", "1 // tensor([[2, 4, 4]])"),
+)  # fmt: skip
+
+LAYOUTS: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]] = {
+    "a square": (RUN, [[1, 2, 3, 4]], [(2, 2)]),
+    "the sides of the picture": (
+        {"images": torch.zeros(20, 30, 3), "tokens": [9] * 6, "image_token": 9}, [[0, 1, 2, 3, 4, 5]], [(2, 3)],
+    ),
+    "a grid for each, one after the other": (
+        RUN | {"images": [PIXELS, PIXELS], "grid": [(1, 3), (1, 1)]}, [[1, 2, 3], [4]], [(1, 3), (1, 1)],
+    ),
+    "a token between rows": (
+        {**ONE, "tokens": ["a", "i", "i", "n", "i", "i"], "image_token": "i", "grid": (2, 2)}, [[1, 2, 4, 5]], [(2, 2)],
+    ),
+    "patches before they are merged": (RUN | {"grid": torch.tensor([[1, 2, 8]])}, [[1, 2, 3, 4]], [(1, 4)]),
+    "in the source": (
+        {**ONE, "source_tokens": ["a", "i", "i"], "tokens": ["b"], "image_token": "i"}, [[1, 2]], [(1, 2)],
+    ),
+    "a sample of a batch": (
+        RUN | {"tokens": torch.tensor([[9, 9, 1], [1, 9, 9]]), "sample": 1, "grid": (2, 1)}, [[1, 2]], [(2, 1)],
+    ),
+}  # fmt: skip
 
 
-def test_a_page_has_the_picture_and_a_name_for_each_patch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_where_the_patches_are(name: str) -> None:
+    given, places, grids = LAYOUTS[name]
+    found = read_pictures({**given})  # pyright: ignore[reportArgumentType]
+    assert [list(each.places) for each in found.photos] == places
+    assert [each.grid for each in found.photos] == grids
+    first = "0,0" if len(grids) == 1 else "1:0,0"
+    assert found.text[places[0][0]] == first
+
+
+def test_a_phone_turns_a_jpeg(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=turned)
+    given: Any = {"images": tmp_path / "a.jpg", "tokens": [9] * 6, "image_token": 9}
+    assert read_pictures(given).photos[0].grid == (3, 2)
+
+
+@pytest.fixture(autouse=True)
+def _payloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page is its payload, and no file."""
+    monkeypatch.setattr(head_page, "write_page", lambda path, payload: payload)
+
+
+def test_a_page_has_the_pictures_and_a_name_for_each_patch(tmp_path: Path) -> None:
     weights = ch.AttentionMatrix(torch.randn(5, 3), torch.randn(5, 3))
-    photo = read_photo(PIXELS, (2, 2), 1)
-    assert photo is not None
-    payload = with_photo(heads_payload([Run("", [Layer("", weights)])], ""), photo)
-    assert payload.data["photo"] == {"kind": "image/png", "grid": (2, 2), "skip": 1}
-    assert payload.arrays["photo"].tolist() == list(photo.content)  # pyright: ignore
-    file = write_heads(tmp_path / "a.html", [[("", weights)]], image=PIXELS, grid=(2, 2), skip=1)
-    assert "<title>Attention</title>" in file.read_text()
-    with pytest.raises(ArgumentError) as caught:
-        with_photo(heads_payload([Run("", [Layer("", weights)])], ""), photo._replace(skip=2))
-    assert str(caught.value) == (
-        "[page.grid] grid and skip must be those of a layer: 2 + 2 × 2 = 6 keys; got layers of 5."
-    )
+    given: Any = {"images": PIXELS, "grid": (2, 2), "skip": 1}
+    payload: Any = write_heads(tmp_path / "a.html", [[("", weights)]], **given)
+    assert payload.title == "Attention"
+    photo = {"kind": "image/png", "grid": (2, 2), "places": [1, 2, 3, 4], "text": 0}
+    assert payload.data["photos"] == [photo]
+    assert bytes(payload.arrays["photo0"].tolist()) == png(PIXELS)
+    with pytest.raises(ch.errors.ArgumentError, match=r"page.grid.*the 6 tokens .*got layers of 5"):
+        write_heads(tmp_path / "a.html", [[("", weights)]], **given | {"skip": 2})
+    with pytest.raises(ch.errors.ShapeError, match="kv_len=5; got 4 tokens"):
+        write_heads(tmp_path / "a.html", [[("", weights)]], **given | {"skip": 0})
+    # No layer attends to the source.
+    texts: dict[str, Any] = {"tokens": list("abcde"), "images": PIXELS, "grid": (2, 2)}
+    with pytest.raises(ch.errors.ArgumentError, match=r"page.grid.*the 4 tokens .*got layers of 5"):
+        write_heads(tmp_path / "a.html", [[("", weights)]], **texts)
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None,
+}  # fmt: skip
+VISION: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 28,
+    "patch_size": 7,
+}  # fmt: skip
+TF: Any = transformers
+
+
+class Reader(NamedTuple):
+    """A model that reads pictures in a text: its name, its configuration, inputs, and the patches of both pictures."""
+
+    name: str
+    config: dict[str, Any]
+    inputs: dict[str, Any]
+    patches: tuple[int, int] = (4, 4)
+
+
+ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+LAYERS = ["sliding_attention", "full_attention"]
+PIXEL_VALUES = {"pixel_values": torch.randn(2, 3, 28, 28)}
+IN_BATCH = {"pixel_values": torch.randn(1, 2, 3, 28, 28)}
+GRIDS = {
+    "pixel_values": torch.randn(48, 294),
+    "image_grid_thw": torch.tensor([[1, 4, 8], [1, 4, 4]]),
+}
+READERS = [
+    Reader("Llava", {
+        "text_config": TF.LlamaConfig(**SIZES), "image_token_index": 99, "vision_feature_layer": -1,
+        "vision_config": TF.CLIPVisionConfig(**VISION | {"patch_size": 14}, projection_dim=32),
+    }, PIXEL_VALUES),
+    Reader("Gemma3", {
+        "text_config": TF.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=LAYERS),
+        "vision_config": TF.SiglipVisionConfig(**VISION | {"vision_use_head": False}), "mm_tokens_per_image": 4,
+        "image_token_index": 99, "image_token_id": 99, "boi_token_index": 98, "eoi_token_index": 97,
+    }, PIXEL_VALUES | {"token_type_ids": None}),
+    Reader("Qwen2_5_VL", {
+        "text_config": SIZES | {"rope_parameters": ROPE}, "image_token_id": 99, "video_token_id": 98,
+        "vision_start_token_id": 97, "vision_end_token_id": 96,
+        "vision_config": {
+            "depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32,
+            "patch_size": 7, "window_size": 28, "fullatt_block_indexes": [0],
+        },
+    }, GRIDS | {"mm_token_type_ids": None}, (8, 4)),
+    *(Reader(name, {
+        "text_config": TF.LlamaConfig(**SIZES), "vision_config": VISION, "image_token_id": 99, "scale_factor": 2,
+    }, IN_BATCH) for name in ("Idefics3", "SmolVLM")),
+    Reader("InternVL", {
+        "text_config": TF.Qwen2Config(**SIZES), "vision_config": TF.InternVLVisionConfig(**VISION),
+        "image_token_id": 99, "downsample_ratio": 0.5,
+    }, PIXEL_VALUES),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
+def test_a_model_that_reads_pictures_in_a_text(reader: Reader, tmp_path: Path) -> None:
+    """Two pictures, one of them in the middle: the page has each word's attention to each patch."""
+    torch.manual_seed(0)
+    config = getattr(TF, f"{reader.name}Config")(**reader.config)
+    model = getattr(TF, f"{reader.name}ForConditionalGeneration")(config).eval()
+    ids = torch.tensor([[5, *[99] * reader.patches[0], 6, 7, *[99] * reader.patches[1], 8]])
+    kinds = (ids == 99).long()
+    inputs = {each: kinds if value is None else value for each, value in reader.inputs.items()}
+    with torch.no_grad(), ch.watch(model) as seen:
+        sequences = model.generate(ids, **inputs, max_new_tokens=3, do_sample=False)
+    images = [torch.rand(28, 28, 3), torch.rand(3, 28, 28)]
+    options: Any = {"images": images, "image_token": 99, "tokens": sequences}
+    options["grid"] = reader.inputs.get("image_grid_thw")
+    payload: Any = seen.to_html(tmp_path / "a.html", **options)
+    names = [each["name"] for each in payload.data["layers"]]
+    assert len(names) == 2
+    assert not any("vis" in each for each in names)
+    assert "of other tokens" in payload.data["note"]
+    assert [len(each["places"]) for each in payload.data["photos"]] == list(reader.patches)
+    weights, shown = seen[names[1]][0, 3], payload.arrays["1/3/weights"]
+    for photo in payload.data["photos"]:
+        assert torch.equal(shown[-1, photo["places"]], weights[-1, photo["places"]])

@@ -70,9 +70,14 @@ export interface LayerData {
   links?: (Steps & { top: number[][]; count: number; planes: number }) | null;
 }
 
-/** A text of so few tokens stands above the map, with arcs between them. */
-export function isFew(layer: LayerData): boolean {
-  return layer.queries <= 80 && layer.keys <= 80;
+/** Whether queries and keys are of one text. */
+export function looksAtItself({ query, key }: LayerData): boolean {
+  return query.text !== null && query.text === key.text;
+}
+
+/** A text of so few tokens stands above the map, with arcs between them; patches of pictures do not count. */
+export function isFew({ queries, keys }: LayerData, patches = 0): boolean {
+  return Math.max(queries, keys) - patches <= 80;
 }
 
 export interface HeadsData {
@@ -84,8 +89,8 @@ export interface HeadsData {
   /** So many tokens of either kind that heads raise and lower are in the page, with these words; or they are asked
    * for. */
   writes?: { top: number; words: string[] } | null;
-  /** A picture whose patches are tokens. */
-  photo?: PhotoData | null;
+  /** Pictures whose patches are tokens. */
+  photos?: PhotoData[];
   /** Where the page opens; `state` is what stands in an address. */
   start?: {
     layer?: number;

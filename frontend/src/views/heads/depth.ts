@@ -1,7 +1,6 @@
 // Where a token looks layer by layer, and what reaches it through all of them.
 import type { Source, Tile, TileRequest } from "../../source";
-import { endOfGrid, type HeadMap, type HeadsData, type LayerData } from "./data";
-import { looksAtItself } from "./photo";
+import { endOfGrid, type HeadMap, type HeadsData, type LayerData, looksAtItself } from "./data";
 import { sameTexts } from "./several";
 import { bounds, headMap, pool, spanOfRequest } from "./tiles";
 

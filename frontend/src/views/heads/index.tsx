@@ -21,7 +21,7 @@ import { Guide, KEYS } from "./guide";
 import type { Chosen } from "./names";
 import { Overview } from "./overview";
 import { HeadText, Panel, type Shared } from "./panel";
-import { photoOf } from "./photo";
+import { photosOf } from "./photo";
 import { Search } from "./search";
 import { startOf } from "./start";
 import { FIELDS, NOTHING, type ViewState, writeState } from "./state";
@@ -122,7 +122,7 @@ export function Heads({ head, source }: ViewProps) {
   };
 
   // A longer text is beside the map, where there is only one.
-  const beside = !both && !isFew(layer) && !photoOf(data, layer);
+  const beside = !both && !isFew(layer) && !photosOf(data, layer).length;
   const names = [both && !subtracted && "ch-two", state.full && "ch-full", embed && "ch-embed"];
   return (
     <Shell

@@ -11,13 +11,12 @@ import { computed, type ReadonlySignal, type Signal } from "../../shared/signals
 import type { Source, Tile } from "../../source";
 import { pin as pinned } from "./actions";
 import { HeadsLegend } from "./chips";
-import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
+import { type HeadMap, type HeadsData, isFew, type LayerData, looksAtItself } from "./data";
 import { Facts, roleCard } from "./facts";
 import { filtered, leftOut, shownTile } from "./filter";
 import { type Chosen, score, titleOf } from "./names";
 import { Numbers } from "./numbers";
-import { looksAtItself, photoOf } from "./photo";
-import { PhotoView } from "./photo_view";
+import { photosOf } from "./photo";
 import { RunName } from "./run_names";
 import { HUES, mixed, titleOfSeveral, toggled } from "./several";
 import { NOTHING, ofToken, type View, type ViewState } from "./state";
@@ -129,21 +128,6 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const sides = useMemo(() => sidesOf(data, layer), [data, layer]);
-  const photo = photoOf(data, layer);
-  if (photo) {
-    return (
-      <PhotoView
-        source={source}
-        photo={photo}
-        map={map}
-        active={active}
-        keyName={nameOf(data, layer, "key")}
-        pointOf={(key) => (looksAtItself(layer) ? ofToken(key, layer) : { query: null, key })}
-        onHover={(point) => (shared.hover.value = point)}
-        onPin={(point) => pin(point, layer, shared)}
-      />
-    );
-  }
   const pinBoth = (point: Point, asKey: boolean) => {
     const { query } = shared.pin.value;
     // One of two texts is a query or a key already.
@@ -154,6 +138,8 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   if (sides.length === 0) return null;
   return (
     <Texts
+      data={data}
+      source={source}
       sides={sides}
       map={map}
       heads={coloured}
@@ -185,7 +171,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const tile = drawn.value;
   const top = shared.top.value;
   const beyond = useMemo(() => tile?.values.some((value) => value > 1.001 * top), [tile, top]);
-  const self = layer.query.text !== null && layer.query.text === layer.key.text;
+  const self = looksAtItself(layer);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
@@ -199,15 +185,15 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const alone = heads.length === 0;
   const written = Boolean(data.writes) && alone && layer.run === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
-  const photo = photoOf(data, layer);
+  const pictured = photosOf(data, layer).length > 0;
   const text = withText && <HeadText data={data} source={source} chosen={chosen} shared={shared} />;
-  const textFirst = isFew(layer) || photo;
+  const textFirst = isFew(layer) || pictured;
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
         <RunName data={data} run={layer.run} />
-        {alone && row.role && !photo && (
+        {alone && row.role && !pictured && (
           <span class="ch-role">
             <Hint text={roleCard(row.role)}>
               {row.role} {Math.round(score(row) * 100)} %
@@ -232,7 +218,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       <p class="ch-sentence" role="status">
         {sentence(
           active.value,
-          { tile, raw, shown: ready, out, patches: photo !== null },
+          { tile, raw, shown: ready, out, patches: pictured },
           layer,
           queryName,
           keyName,
@@ -323,24 +309,26 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
         )}
       </div>
       {!textFirst && text}
-      {alone && <Facts row={row} roles={photo ? [] : roles} />}
+      {alone && <Facts row={row} roles={pictured ? [] : roles} />}
     </article>
   );
 }
 
 /** The texts of a layer; one that attends to itself is one side. */
-function sidesOf({ texts }: HeadsData, layer: LayerData): Side[] {
-  const self = layer.query.text !== null && layer.query.text === layer.key.text;
-  const sides: [title: string, kinds: Side["kinds"]][] = self
+function sidesOf(data: HeadsData, layer: LayerData): Side[] {
+  const sides: [title: string, kinds: Side["kinds"]][] = looksAtItself(layer)
     ? [["Text", ["query", "key"]]]
     : [
         ["Queries", ["query"]],
         ["Keys", ["key"]],
       ];
   const { queries, keys } = layer;
+  const photos = photosOf(data, layer);
   const place = { firstQuery: layer.query.first, firstKey: layer.key.first, queries, keys };
   return sides.flatMap(([title, kinds]) => {
     const { text } = layer[kinds[0]!];
-    return text === null ? [] : [{ ...place, kinds, title, tokens: texts[text]! }];
+    if (text === null) return [];
+    const own = kinds.includes("key") ? photos : [];
+    return [{ ...place, photos: own, kinds, title, tokens: data.texts[text]! }];
   });
 }

@@ -1,61 +1,60 @@
-// A picture whose patches are tokens: which patch is which, and what a head gives to each.
+// Pictures whose patches are tokens: which patch is which, and what a head gives to each.
 import { css } from "../../shared/colour";
 import type { Theme } from "../../shared/look";
 import { placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData } from "./data";
 
-/** Where the patches of a picture are among the tokens (drawing/page/media.py). */
+/** Where the patches of a picture are among the tokens of a text (drawing/page/photo.py). */
 export interface PhotoData {
   kind: string;
   grid: [number, number];
-  skip: number;
+  text: number;
+  places: number[];
 }
 
-/** The picture of a layer: its keys are the patches; null for a layer of other tokens. */
-export function photoOf(data: HeadsData, layer: LayerData): PhotoData | null {
-  const { photo } = data;
-  if (!photo || !layer.weights) return null;
-  return layer.keys === photo.skip + photo.grid[0] * photo.grid[1] ? photo : null;
+/** The pictures among the keys of a layer. */
+export function photosOf(data: HeadsData, layer: LayerData): PhotoData[] {
+  return (data.photos ?? []).filter(({ text }) => text === layer.key.text);
 }
 
-/** Whether the queries are the patches as well. */
-export function looksAtItself(layer: LayerData): boolean {
-  return layer.queries === layer.keys && layer.query.text === layer.key.text;
-}
-
-/** What each patch gets from a query; of none, what it receives from all on average. */
-export function lightOf(
-  map: HeadMap,
-  { skip }: Pick<PhotoData, "skip">,
-  query: number | null,
-): Float32Array {
+/** What each key gets from a query; of none, what it receives from all on average. */
+export function lightOf(map: HeadMap, query: number | null): Float32Array {
   const { queries, keys } = map.layer;
-  const found = new Float32Array(keys - skip);
+  const found = new Float32Array(keys);
   const [from, to] = query === null ? [0, queries] : [query, query + 1];
   for (let row = from; row < to; row++) {
-    for (let key = skip; key < keys; key++) {
-      const here = map.at!(row * keys + key);
-      if (here > 0) found[key - skip]! += here / (to - from);
+    const given = map.row(row);
+    for (let key = 0; key < keys; key++) {
+      if (given[key]! > 0) found[key]! += given[key]! / (to - from);
     }
   }
   return found;
 }
 
-const pictures = new WeakMap<Source, Promise<HTMLImageElement>>();
+/** The share of a picture, and the largest of a patch of any of several. */
+export function shareOf(light: Float32Array, { places }: PhotoData): number {
+  return places.reduce((sum, at) => sum + (light[at] ?? 0), 0);
+}
 
-/** The picture, read once. */
-export function picture(source: Source, { kind }: PhotoData): Promise<HTMLImageElement> {
-  let known = pictures.get(source);
+export function mostOf(light: Float32Array, photos: readonly PhotoData[]): number {
+  return Math.max(...photos.flatMap(({ places }) => places.map((at) => light[at] ?? 0)));
+}
+
+const pictures = new WeakMap<PhotoData, Promise<HTMLImageElement>>();
+
+/** A picture, read once. */
+export function picture(data: HeadsData, source: Source, photo: PhotoData) {
+  let known = pictures.get(photo);
   if (!known) {
-    known = source.array("photo").then(async (bytes) => {
+    known = source.array(`photo${data.photos!.indexOf(photo)}`).then(async (bytes) => {
       const image = new Image();
       const content = bytes as Uint8Array<ArrayBuffer>;
-      image.src = URL.createObjectURL(new Blob([content], { type: kind }));
+      image.src = URL.createObjectURL(new Blob([content], { type: photo.kind }));
       await image.decode();
       return image;
     });
-    pictures.set(source, known);
+    pictures.set(photo, known);
   }
   return known;
 }
@@ -63,31 +62,44 @@ export function picture(source: Source, { kind }: PhotoData): Promise<HTMLImageE
 /** How much of a picture its ground covers, and how much of a patch the colour of its weight does at most. */
 const [PALE, COLOURED] = [0.5, 0.8];
 
-/** The picture, paler, and over it the weight of each patch in the colours of the maps. */
-export function paintPhoto(
+/** Pictures side by side, paler, and over each the weights of its patches in the colours of the maps, which end at
+ * `most`. The longer side of each has so many pixels. */
+export function paintPhotos(
   canvas: HTMLCanvasElement,
-  image: HTMLImageElement,
+  images: readonly HTMLImageElement[],
+  photos: readonly PhotoData[],
   light: Float32Array,
-  [rows, columns]: [number, number],
+  most: number,
   theme: Theme,
+  pixels: number,
 ) {
+  const sizes = images.map(({ naturalWidth, naturalHeight }) => {
+    const scale = pixels / Math.max(naturalWidth, naturalHeight);
+    return [Math.round(scale * naturalWidth), Math.round(scale * naturalHeight)] as const;
+  });
+  canvas.width = sizes.reduce((sum, [width]) => sum + width, 0);
+  canvas.height = Math.max(...sizes.map(([, height]) => height));
   const context = canvas.getContext("2d")!;
-  const most = light.reduce((a, b) => Math.max(a, b), 0);
-  const [wide, tall] = [canvas.width / columns, canvas.height / rows];
   const cover = (share: number, alpha: number, x: number, y: number, w: number, h: number) => {
     context.globalAlpha = alpha;
     context.fillStyle = css(share, theme);
     context.fillRect(x, y, w, h);
   };
-  context.globalAlpha = 1;
-  context.drawImage(image, 0, 0, canvas.width, canvas.height);
-  cover(0, PALE, 0, 0, canvas.width, canvas.height);
-  for (const [at, weight] of light.entries()) {
-    const share = placeOf(weight, most, "root");
-    const [x, y] = [(at % columns) * wide, Math.floor(at / columns) * tall];
-    const [left, top] = [Math.round(x), Math.round(y)];
-    const size = [Math.round(x + wide) - left, Math.round(y + tall) - top] as const;
-    cover(share, COLOURED * share, left, top, ...size);
+  let start = 0;
+  for (const [n, [width, height]] of sizes.entries()) {
+    const [rows, columns] = photos[n]!.grid;
+    context.globalAlpha = 1;
+    context.drawImage(images[n]!, start, 0, width, height);
+    cover(0, PALE, start, 0, width, height);
+    for (const [at, place] of photos[n]!.places.entries()) {
+      const share = placeOf(light[place] ?? 0, most, "root");
+      const [row, column] = [Math.floor(at / columns), at % columns];
+      const x = (edge: number) => Math.round(start + (edge * width) / columns);
+      const y = (edge: number) => Math.round((edge * height) / rows);
+      const size = [x(column + 1) - x(column), y(row + 1) - y(row)] as const;
+      cover(share, COLOURED * share, x(column), y(row), ...size);
+    }
+    start += width;
   }
   context.globalAlpha = 1;
 }

@@ -1,113 +1,70 @@
-// What a head looks at in a picture.
+// A picture in a text, coloured where a head looks at it.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { useLoaded } from "../../shared/loaded";
 import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { percent } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
-import type { HeadMap } from "./data";
-import { lightOf, looksAtItself, type PhotoData, paintPhoto, picture } from "./photo";
-import { patchName } from "./words";
+import type { HeadMap, HeadsData } from "./data";
+import { lightOf, mostOf, type PhotoData, paintPhotos, picture, shareOf } from "./photo";
 
 interface PhotoProps {
+  data: HeadsData;
   source: Source;
   photo: PhotoData;
+  /** All pictures of the text, which have one scale. */
+  photos: PhotoData[];
   map: HeadMap | null;
   active: ReadonlySignal<Point>;
-  keyName: (key: number) => string;
-  /** The point of a token. */
-  pointOf: (key: number) => Point;
-  onHover: (point: Point) => void;
-  onPin: (point: Point) => void;
+  ownOf: (point: Point) => number | null;
+  onHover: (at: number) => void;
+  onPin: (at: number, asKey: boolean) => void;
 }
 
-const NOWHERE: Point = { query: null, key: null };
-
 export function PhotoView(props: PhotoProps) {
-  const { source, photo, map, active, keyName, pointOf, onHover, onPin } = props;
+  const { data, source, photo, photos, map, active, ownOf, onHover, onPin } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
   // A picture that cannot be read leaves the map.
-  const { value: image } = useLoaded(() => picture(source, photo), [source, photo]);
+  const { value: image } = useLoaded(() => picture(data, source, photo), [source, photo]);
   const dark = useLook().theme.value;
-  const { query, key } = active.value;
+  const { query } = active.value;
+  const own = photo.places.indexOf(ownOf(active.value) ?? -1);
+  const light = useMemo(() => map && lightOf(map, query), [map, query]);
   const [rows, columns] = photo.grid;
-  const { skip } = photo;
   useEffect(() => {
     const place = canvas.current;
-    if (!place || !image || !map) return;
-    const unit = Math.max(1, Math.round(900 / Math.max(columns, rows)));
-    [place.width, place.height] = [columns * unit, rows * unit];
-    paintPhoto(place, image, lightOf(map, photo, query), photo.grid, dark);
-    const own = looksAtItself(map.layer) && query !== null ? query : key;
-    if (own === null || own < skip) return;
+    if (!place || !image || !light) return;
+    paintPhotos(place, [image], [photo], light, mostOf(light, photos), dark, 900);
+    if (own < 0) return;
     const context = place.getContext("2d")!;
     context.strokeStyle = "#ff8a3d";
     context.lineWidth = 4;
-    const [row, column] = [Math.floor((own - skip) / columns), (own - skip) % columns];
-    context.strokeRect(column * unit, row * unit, unit, unit);
-  }, [image, map, query, key, photo, rows, columns, skip, dark]);
+    const [wide, tall] = [place.width / columns, place.height / rows];
+    context.strokeRect((own % columns) * wide, Math.floor(own / columns) * tall, wide, tall);
+  }, [image, light, own, photo, photos, rows, columns, dark]);
 
   const at = (event: MouseEvent) => {
     const box = canvas.current!.getBoundingClientRect();
     const inside = (share: number, count: number) =>
       Math.max(0, Math.min(count - 1, Math.floor(share * count)));
     const row = inside((event.clientY - box.top) / box.height, rows);
-    return pointOf(skip + row * columns + inside((event.clientX - box.left) / box.width, columns));
+    return photo.places[row * columns + inside((event.clientX - box.left) / box.width, columns)]!;
   };
-  const onKeyDown = (event: KeyboardEvent) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
-    const now = active.peek().key ?? active.peek().query;
-    if (step !== undefined) {
-      const next = now === null ? skip : now + step;
-      if (next >= skip && next < skip + rows * columns) onHover(pointOf(next));
-    } else if ((event.key === "Enter" || event.key === " ") && now !== null) {
-      onPin(pointOf(now));
-    } else {
-      return;
-    }
-    event.preventDefault();
-    event.stopPropagation();
-  };
-  const skipped = Array.from({ length: skip }, (_, place) => place);
-  const share =
-    map && query !== null ? lightOf(map, photo, query).reduce((a, b) => a + b, 0) : null;
+  const name = photos.length > 1 ? `Picture ${photos.indexOf(photo) + 1}` : "The picture";
+  const share = `${map?.at ? "" : "at least "}${percent(light ? shareOf(light, photo) : 0)}`;
+  const gets = `${name} gets ${share} of ${query === null ? "all" : "the query’s"} attention.`;
   return (
-    <div class="ch-photo">
+    <figure class="ch-photo">
       <canvas
         ref={canvas}
-        tabIndex={0}
-        role="application"
-        aria-roledescription="picture"
-        aria-label="The picture, coloured where it is looked at. Arrow keys go from patch to patch, Enter pins."
+        role="img"
+        aria-label={gets}
         onPointerMove={(event) => event.pointerType === "mouse" && onHover(at(event))}
-        onPointerLeave={() => onHover(NOWHERE)}
-        onBlur={() => onHover(NOWHERE)}
-        onClick={(event) => onPin(at(event))}
-        onKeyDown={onKeyDown}
+        onClick={(event) => onPin(at(event), event.shiftKey)}
       />
-      <p class="ch-remark">
-        {query === null
-          ? "The stronger its colour, the more a patch is looked at, by all queries on average."
-          : `The stronger its colour, the more a patch is looked at by ${patchName(keyOrQuery(map, query, keyName))}: the picture gets ${percent(share ?? 0)} of its attention.`}{" "}
-        {map &&
-          looksAtItself(map.layer) &&
-          skipped.map((place) => (
-            <button
-              key={place}
-              type="button"
-              class="ch-button"
-              onClick={() => onPin(pointOf(place))}
-            >
-              {keyName(place)}
-            </button>
-          ))}
-      </p>
-    </div>
+      <figcaption class="ch-remark">{light && gets}</figcaption>
+    </figure>
   );
-}
-
-function keyOrQuery(map: HeadMap | null, query: number, keyName: (key: number) => string) {
-  return map && looksAtItself(map.layer) ? keyName(query) : `query ${query}`;
 }

@@ -1,14 +1,14 @@
 // A head as a small map, with its answer to what is pinned.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { css } from "../../shared/colour";
 import { useLook } from "../../shared/look";
 import { paintCells, paintValues } from "../../shared/map";
 import { number, percent, placeOf } from "../../shared/scale";
 import type { Source } from "../../source";
-import { type HeadsData, type Row, table } from "./data";
+import { type HeadsData, type RoundedMap, type Row, table } from "./data";
 import { score, shortName, titleOf } from "./names";
-import { lightOf, paintPhoto, photoOf, picture } from "./photo";
+import { lightOf, mostOf, paintPhotos, photosOf, picture } from "./photo";
 import { hueOf } from "./several";
 import { headMap } from "./tiles";
 
@@ -42,42 +42,34 @@ export function Small(props: SmallProps) {
   const about = data.layers[layer]!.small;
   const colours = useLook().theme.value;
   const layerData = data.layers[layer]!;
-  const photo = photoOf(data, layerData);
+  const photos = useMemo(() => photosOf(data, layerData), [data, layerData]);
+  const asked = photos.length ? query : null;
   useEffect(() => {
-    if (!photo) return;
     let gone = false;
-    void Promise.all([picture(source, photo), headMap(source, layer, layerData, head)]).then(
-      ([image, map]) => {
-        const place = canvas.current;
-        if (gone || !place) return;
-        const unit = Math.ceil(112 / Math.max(...photo.grid));
-        [place.height, place.width] = [photo.grid[0] * unit, photo.grid[1] * unit];
-        paintPhoto(place, image, lightOf(map, photo, query), photo.grid, colours);
-      },
-      () => undefined, // a picture that cannot be read leaves the maps
-    );
-    return () => {
-      gone = true;
+    const drawPhotos = async () => {
+      const images = await Promise.all(photos.map((photo) => picture(data, source, photo)));
+      const light = lightOf(await headMap(source, layer, layerData, head), asked);
+      if (!gone)
+        paintPhotos(canvas.current!, images, photos, light, mostOf(light, photos), colours, 112);
     };
-  }, [source, photo, layerData, layer, head, query, colours]);
-  useEffect(() => {
-    if (!about || photo) return;
-    let gone = false;
-    void source.array(`${layer}/small`).then((codes) => {
-      const place = canvas.current;
-      if (gone || !place) return;
-      const [height, width] = about.shape;
-      const values = table(about, about.top[head]!);
+    const drawMap = async ({ shape, top, ...steps }: RoundedMap) => {
+      const [height, width] = shape;
+      const codes = await source.array(`${layer}/small`);
+      const values = table(steps, top[head]!);
       const own = codes.subarray(head * height * width, (head + 1) * height * width);
       const shares = Float32Array.from(own as Uint8Array, (code) => values[code]!);
-      paintCells(place, about.shape, (pixels) =>
-        paintValues(pixels, shares, about.top[head]!, colours, "root"),
-      );
-    });
+      if (!gone)
+        paintCells(canvas.current!, shape, (pixels) =>
+          paintValues(pixels, shares, top[head]!, colours, "root"),
+        );
+    };
+    // A picture that cannot be read leaves the maps.
+    if (photos.length) drawPhotos().catch(() => undefined);
+    else if (about) void drawMap(about);
     return () => {
       gone = true;
     };
-  }, [source, about, photo, layer, head, colours]);
+  }, [data, source, about, photos, layerData, layer, head, asked, colours]);
   const name = titleOf(data, { layer, head });
   const numbers = [
     weight !== null &&

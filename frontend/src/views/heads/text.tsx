@@ -7,8 +7,11 @@ import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { number, placeOf } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
+import type { Source } from "../../source";
 import { Arcs, linksOf } from "./arcs";
-import { type HeadMap, isFew } from "./data";
+import { type HeadMap, type HeadsData, isFew } from "./data";
+import type { PhotoData } from "./photo";
+import { PhotoView } from "./photo_view";
 
 /** So many tokens are in the page at a time. */
 const WINDOW = 600;
@@ -22,6 +25,8 @@ export interface Side {
   firstKey: number;
   queries: number;
   keys: number;
+  /** The pictures whose patches are keys. */
+  photos: PhotoData[];
 }
 
 /** A head, and the number of its colour. */
@@ -31,6 +36,8 @@ export interface Coloured {
 }
 
 interface TextsProps {
+  data: HeadsData;
+  source: Source;
   sides: Side[];
   map: HeadMap | null;
   /** The heads whose links are drawn, each in its colour; null for those of the map. */
@@ -49,14 +56,18 @@ interface TextsProps {
 export function Texts(props: TextsProps) {
   const { sides, map, heads, active, least } = props;
   const root = useRef<HTMLDivElement>(null);
-  const [size, setSize] = useState(0);
+  const [size, setSize] = useState("");
   const [scrolled, setScrolled] = useState(0);
   useLayoutEffect(() => {
-    const watch = new ResizeObserver(([entry]) => setSize(entry!.contentRect.width));
+    const watch = new ResizeObserver(([entry]) => {
+      const { width, height } = entry!.contentRect;
+      setSize(`${width} ${height}`);
+    });
     watch.observe(root.current!);
     return () => watch.disconnect();
   }, []);
-  const few = map !== null && isFew(map.layer);
+  const patches = sides.flatMap(({ photos }) => photos.flatMap(({ places }) => places)).length;
+  const few = map !== null && isFew(map.layer, patches);
   const { query, key } = active.value;
   const idle = query === null && key === null;
   const { value: point } = active;
@@ -98,28 +109,16 @@ interface TokensProps extends TextsProps {
   onScroll: () => void;
 }
 
-function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: TokensProps) {
+function Tokens(props: TokensProps) {
+  const { data, source, side, map, active, found, end, onHover, onPin, onScroll } = props;
   const list = useRef<HTMLDivElement>(null);
   const [start, setStart] = useState(0);
-  const { tokens } = side;
+  const { tokens, photos, firstKey, firstQuery } = side;
   const asQuery = side.kinds.includes("query");
   const asKey = side.kinds.includes("key");
-  const stop = Math.min(tokens.length, start + WINDOW);
-  // Made once: what is pointed at changes none of them, and Preact leaves alone what is the same object.
-  const { listed, rightToLeft } = useMemo(() => {
-    const sample = tokens.slice(start, stop);
-    const gap = gaps(tokens);
-    return {
-      listed: sample.map((token, place) => (
-        <Token key={start + place} at={start + place} token={token} gap={gap[start + place]!} />
-      )),
-      rightToLeft: sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3,
-    };
-  }, [tokens, start, stop]);
-
   const pointOf = (at: number): Point => {
-    const query = at - side.firstQuery;
-    const key = at - side.firstKey;
+    const query = at - firstQuery;
+    const key = at - firstKey;
     return {
       query: asQuery && query >= 0 && query < side.queries ? query : null,
       key: asKey && key >= 0 && key < side.keys ? key : null,
@@ -127,26 +126,59 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
     };
   };
   const ownOf = ({ query, key }: Point): number | null => {
-    if (asQuery && query !== null) return query + side.firstQuery;
-    return asKey && key !== null ? key + side.firstKey : null;
+    if (asQuery && query !== null) return query + firstQuery;
+    return asKey && key !== null ? key + firstKey : null;
   };
+
+  // The tokens that are in the list, in which a picture is in the place of its first patch.
+  const places = useMemo(() => {
+    const later = new Set(photos.flatMap(({ places }) => places.slice(1)));
+    return [...tokens.keys()].filter((at) => !later.has(at));
+  }, [tokens, photos]);
+  const stop = Math.min(places.length, start + WINDOW);
+  const last = Math.max(0, places.length - WINDOW);
+  // Made once: what is pointed at changes none of them, and Preact leaves alone what is the same object.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the rest is that of the text and the map.
+  const { listed, rightToLeft } = useMemo(() => {
+    const sample = places.slice(start, stop);
+    const gap = gaps(tokens);
+    const shared = { data, source, photos, map, active, ownOf };
+    const from = sample.filter((at) => RIGHT_TO_LEFT.test(tokens[at]!));
+    return {
+      listed: sample.map((at) => {
+        const photo = photos.find(({ places }) => places[0] === at);
+        if (!photo) return <Token key={at} at={at} token={tokens[at]!} gap={gap[at]!} />;
+        return (
+          <PhotoView
+            {...shared}
+            key={at}
+            photo={photo}
+            onHover={(at) => onHover(pointOf(at))}
+            onPin={(at, asKey) => onPin(pointOf(at), asKey)}
+          />
+        );
+      }),
+      rightToLeft: from.length > sample.length / 3,
+    };
+  }, [tokens, places, photos, start, stop, map, active]);
 
   const here = active.value;
   const own = ownOf(here);
+  const shown = photos.find(({ places }) => places.includes(own ?? -1));
+  const spot = own === null ? null : places.indexOf(shown ? shown.places[0]! : own);
   // A long text shows the part where the token of interest is.
   useEffect(() => {
-    if (own !== null && tokens.length > WINDOW) {
+    if (spot !== null && last > 0) {
       setStart((start) =>
-        own >= start && own < start + WINDOW
+        spot >= start && spot < start + WINDOW
           ? start
-          : Math.max(0, Math.min(tokens.length - WINDOW, own - WINDOW / 2)),
+          : Math.max(0, Math.min(last, spot - WINDOW / 2)),
       );
     }
-  }, [own, tokens.length]);
+  }, [spot, last]);
 
   const { scale, theme } = useLook();
   const [kind, dark, top] = [scale.value, theme.value, end.value];
-  const { firstKey, firstQuery } = side;
   const hits = found.value[asKey ? "keys" : "queries"];
   const { query } = here;
   const ownKey = asKey && !asQuery && here.key !== null ? here.key + firstKey : null;
@@ -189,13 +221,13 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
     return span ? Number(span.dataset.at) : null;
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
     const own = ownOf(active.peek());
+    const photo = photos.find(({ places }) => places.includes(own ?? -1));
+    const [line, side] = [photo?.grid[1] ?? 1, rightToLeft ? -1 : 1];
+    const step = { ArrowLeft: -side, ArrowUp: -line, ArrowRight: side, ArrowDown: line }[event.key];
     if (step !== undefined) {
       const next =
-        own === null
-          ? start
-          : Math.max(0, Math.min(tokens.length - 1, own + step * (rightToLeft ? -1 : 1)));
+        own === null ? places[start]! : Math.max(0, Math.min(tokens.length - 1, own + step));
       onHover(pointOf(next));
     } else if ((event.key === "Enter" || event.key === " ") && own !== null) {
       onPin(pointOf(own), event.shiftKey);
@@ -209,7 +241,7 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
     <div class="ch-text">
       <div class="ch-text-title">
         <span class="ch-caption">{side.title}</span>
-        {tokens.length > WINDOW && (
+        {last > 0 && (
           <span class="ch-pages">
             <button
               type="button"
@@ -221,13 +253,13 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
               ‹
             </button>
             <span>
-              {number(start)}–{number(stop - 1)} of {number(tokens.length)}
+              {number(places[start]!)}–{number(places[stop - 1]!)} of {number(tokens.length)}
             </span>
             <button
               type="button"
               class="ch-button"
-              disabled={stop === tokens.length}
-              onClick={() => setStart(Math.min(tokens.length - WINDOW, stop))}
+              disabled={stop === places.length}
+              onClick={() => setStart(Math.min(last, stop))}
               aria-label="Later tokens"
             >
               ›

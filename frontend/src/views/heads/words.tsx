@@ -36,9 +36,13 @@ export function nameOf(
   return (at) => named[at + first] ?? "";
 }
 
-/** A patch of a picture by its place, such as "row 3, column 9". */
+/** A patch by its place, such as "row 3, column 9", and by the number of its picture where there are several. */
 export function patchName(name: string): string {
-  return name.replace(/^(\d+),(\d+)$/, "row $1, column $2");
+  return name.replace(
+    /^(?:(\d+):)?(\d+),(\d+)$/,
+    (_, picture, row, column) =>
+      `${picture ? `picture ${picture}, ` : ""}row ${row}, column ${column}`,
+  );
 }
 
 /** The name of a token of no text says where it is. */

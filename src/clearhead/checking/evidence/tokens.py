@@ -99,7 +99,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def splittings(self) -> tuple[Splitting, ...]:
-        """Return the split and the merge of heads of each group."""
+        """Return the split and the merge of heads of each group; AssertionError for groups without a record."""
         found = []
         for each in self.groups:
             assert self.recorded is not None
@@ -183,7 +183,7 @@ class TokensEvidence(FedEvidence):
     def spread(self) -> tuple[float, float, float] | None:
         """Return the standard deviations of the query and key matrices of the first group, and PyTorch's default.
 
-        None if it is not seen, or if there are too few numbers.
+        None if it is not seen, or if there are too few numbers; AssertionError without a record.
         """
         assert self.recorded is not None
         found = []

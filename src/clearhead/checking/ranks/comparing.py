@@ -260,7 +260,7 @@ def _finding(code: str, texts: Sequence[str], way: str = "ranks", **values: Any)
 def on_ranks(subject: Subject, seed: int) -> Report:
     """Return the report about a subject on ranks that are started for it, or on those of the caller's process group.
 
-    Every rank of the caller gets the same report.
+    Every rank of the caller gets the same report. The contract must declare `world`.
 
     Raises:
         ArgumentError: codes `check.takes`, `check.world`.

@@ -15,8 +15,8 @@ from clearhead.drawing.notebook.exact_tiles import answer
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
-from clearhead.drawing.page.runs import Run, layers_of
+from clearhead.drawing.page.photo import read_pictures, with_photos
+from clearhead.drawing.page.runs import Run, layers_of, of_its_texts
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -52,8 +52,8 @@ def view(
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
         writes: the tokens that each head raises and lowers, as `Seen.to_html` takes them, or None.
         words: the words of these tokens, as `Seen.to_html` takes them.
-        image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
-            patch, as `Seen.to_html` takes them.
+        images, grid, image_token, skip: pictures and where their patches are among the tokens, as `Seen.to_html`
+            takes them.
 
     Returns:
         The widget; a cell that ends in it draws it.
@@ -92,10 +92,11 @@ def view(
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
     written = Written.of(writes, words)
-    photo, sample = photo_of(page), page.get("sample", 0)
-    run = read_run(layers, *texts_with(photo, page), sample)
+    pictured, sample = read_pictures(page), page.get("sample", 0)
+    run = read_run(layers, pictured.tokens, pictured.source_tokens, sample)
+    run = of_its_texts(run) if pictured.photos else run
     title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
-    payload = with_photo(heads_payload([run], title, start=start, writes=written), photo)
+    payload = with_photos(heads_payload([run], title, start=start, writes=written), pictured)
     known = any(matrix is not None for matrix in run.matrices)
     return _widget_class("heads")(payload, run if known else None)
 

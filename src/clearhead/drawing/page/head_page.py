@@ -47,9 +47,9 @@ from clearhead.drawing.page.head_rows import rows_of_heads
 from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
-from clearhead.drawing.page.photo import photo_of, texts_with, with_photo
+from clearhead.drawing.page.photo import read_pictures, with_photos
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
+from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, of_its_texts, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written
@@ -182,27 +182,32 @@ def write_heads(
             "page.one-run", "other_tokens are those of a second run, other=; got none."
         )
     written = Written.of(*writes)
-    photo = photo_of(options)
-    tokens, source_tokens = texts_with(photo, options)
+    pictured = read_pictures(options)
+    tokens = pictured.tokens
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
-        read_run(layers, text, source_tokens, sample, name=name)
+        read_run(layers, text, pictured.source_tokens, sample, name=name)
         for name, text, layers in zip(called, texts, runs, strict=False)
     ]
-    text = shown[0].text
-    parts = None if photo is None else tuple(photo.tokens)
+    if pictured.photos:
+        shown = [of_its_texts(run) for run in shown]
+    text, layers = shown[0].text, shown[0].layers
     if title is None:
-        title = "Attention" if text is None or text.tokens == parts else beginning(text.tokens)
+        words = () if text is None or options.get("tokens") is None else text.tokens
+        patches = pictured.patches
+        title = beginning([word for word in words if word not in patches]) or "Attention"
     if note is None:
-        layers = runs[0]
         size = 0 if not layers else layers[0][1].kv_len
         unit = "token" if text is not None else "key"
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
+    left_out = sum(map(len, runs)) - sum(len(run.layers) for run in shown)
+    if left_out:
+        note += f" · without {count(left_out, 'layer')} of other tokens"
     if unseen:
         note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
     start, why = Start(options.get("start"), options.get("pin")), options.get("why", False)
     payload = heads_payload(shown, title, note, start=start, why=why, writes=written)
-    return write_page(path, with_photo(payload, photo))
+    return write_page(path, with_photos(payload, pictured))
 
 
 @dataclass

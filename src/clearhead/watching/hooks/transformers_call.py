@@ -22,7 +22,7 @@ from clearhead.masks.sliding_window import sliding_window as window
 from clearhead.watching.hooks.described import NAME, Described
 
 READ = (
-    "scaling", "dropout", "is_causal", "sliding_window", "softcap", "s_aux", "position_bias",
+    "scaling", "dropout", "is_causal", "sliding_window", "softcap", "s_aux", "sinks", "position_bias",
 )  # fmt: skip
 """The options that `read_call` reads."""
 
@@ -90,9 +90,9 @@ def read_call(
         **options: `scaling`, which the scores are multiplied by, None for 1/√head_dim; `dropout`,
             the share of the weights to drop; `is_causal`, which goes before the module's;
             `sliding_window`, how many tokens a query sees, itself included; `softcap`, a bound of
-            the scaled scores; `s_aux`, sinks, (num_heads,); `position_bias`, added to the scores,
-            as in T5 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683); `PACKED` and
-            `HARMLESS` ones.
+            the scaled scores; `s_aux`, sinks, (num_heads,); `sinks`, one of each query, (batch,
+            num_heads, query_len, 1), as in Inkling 2; `position_bias`, added to the scores, as in T5
+            (Raffel et al., 2020, https://arxiv.org/abs/1910.10683); `PACKED` and `HARMLESS` ones.
 
     Raises:
         UnsupportedError: codes `transformers.implementation`, for a name whose conventions are not
@@ -127,10 +127,15 @@ def read_call(
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     # Learned queries may be one sample for all.
-    batch = torch.broadcast_shapes(query.shape[:1], key.shape[:1])
-    query, key, value = (each.expand(*batch, -1, -1, -1) for each in (query, key, value))
+    batch = max(query.shape[0], key.shape[0])
+    query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
     lengths = query.shape[2], key.shape[2]
-    mask, bias = None, options.get("position_bias")
+    mask, bias, sinks = None, options.get("position_bias"), options.get("s_aux")
+    of_queries = None if convention == "sdpa" else options.get("sinks")
+    if of_queries is not None:
+        # The softmax next to a sink of a query is that of scores lower by it, next to a sink of 0.
+        bias = -of_queries if bias is None else bias - of_queries
+        sinks = query.new_zeros(query.shape[1])
     if convention == "flash":
         mask = _flash(cast(Any, attention_mask), is_causal, sliding_window, lengths)
         if attention_mask is None:
@@ -162,7 +167,7 @@ def read_call(
         bias=None if bias is None else _four_dimensions(bias)[..., : lengths[1]],
         scale=options.get("scaling"),
         softcap=None if convention == "sdpa" else options.get("softcap"),
-        sinks=None if convention == "sdpa" else options.get("s_aux"),
+        sinks=None if convention == "sdpa" else sinks,
         dropout=options.get("dropout", 0.0) if drops else None,
     )
 
