@@ -18,6 +18,9 @@ ELSEWHERE = {
     "open: wrong_heads.PackedFirstHead", "open: layers.Gemma(base=500000.0)", "open: layers.Gemma(turned='k')",
     "open: layers.Gemma(turned='q')", "laws: laws.sum_not_rescaled",
     "tutorials: first:SeveralHeads: [Head(d_in, head_size, context_length)] * num_heads",
+    "open: layers.Gemma(bend='not divided')", "held_out: layers.SumOfExponentials",
+    "open: layers.Ways(lambda q, k, v: softmax(q, k).mT @ v)", "laws: wrong_bias.sink_behind_first_dropped",
+    "tutorials_held_out: later:VisionAttention: x = (attn.transpose(-2, -1) @ v).transpose(1, 2).reshape(B, N, C)",
 }  # fmt: skip
 EVERYTHING = [(f"{bank}: {each.name}", each) for bank in BANKS for each in entries(bank)]
 

@@ -581,36 +581,3 @@ def test_a_context_without_a_name_beside_hidden_states_is_wanted():
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'image'"):
         told(crossed, "x,context", torch.ones(1, 2, 3), torch.ones(1, 2, 3))
-
-
-class Turning(nn.Module):
-    """Is handed cos and sin, of each pair once or of the whole width."""
-
-    def __init__(self, width, pairs):
-        super().__init__()
-        self.pairs = pairs
-        self.query = nn.Linear(6, 6)
-        if width:
-            self.head_dim = width
-
-    def forward(self, hidden_states, position_embeddings):
-        cos, sin = position_embeddings
-        x = self.query(hidden_states)
-        if not self.pairs:
-            one, two = x.chunk(2, -1)
-            x = x * cos + torch.cat([-two, one], -1) * sin
-        else:
-            one, two = x.chunk(2, -1)
-            x = torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
-        return (x @ x.mT / 6**0.5).softmax(-1) @ hidden_states
-
-
-def test_cos_and_sin_are_of_the_width_that_is_wanted():
-    torch.manual_seed(0)
-    whole, pairs = Turning(6, pairs=False), Turning(6, pairs=True)
-    pairs.load_state_dict(whole.state_dict())
-    x = torch.randn(2, 5, 6)
-    given = [call(each, "x", [x], causal=False)[0] for each in (whole, pairs)]
-    torch.testing.assert_close(*given)
-    with pytest.raises(TypeError, match="it has no head_dim to make them of"):
-        call(Turning(0, pairs=True), "x", [x], causal=False)

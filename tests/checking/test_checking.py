@@ -287,13 +287,6 @@ REFUSED: list[tuple[Callable[[], object], type[ch.errors.ClearheadError], str, s
         "theirs, and check the instance.",
     ),
     (
-        lambda: ch.check(plain, takes="qkv").explain("scale.none"),
-        ch.errors.ArgumentError,
-        "check.code",
-        "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
-        "scale.missing, scale.wrong.",
-    ),
-    (
         without_numbers,
         ch.errors.ArgumentError,
         "check.device",

@@ -30,8 +30,8 @@ CASES: list[tuple[dict[str, Any], type[ch.errors.ClearheadError], str, str]] = [
         {"window": 4},
         ch.errors.ArgumentTypeError,
         "window.type",
-        "window must be (left, right), the tokens seen on each side; got 4. A window of W tokens that looks "
-        "back is (W-1, 0).",
+        "window must be (left, right), the tokens seen on each side: (W-1, 0) for a window of W tokens that "
+        "looks back; got 4.",
     ),
     (
         {"window": (4, -1)},

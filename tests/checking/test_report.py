@@ -6,13 +6,13 @@ from clearhead._text import as_json
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.report import WIDTH, Finding, Report, sarif
 
-CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60, ("c.d",))
+CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60)
 CONSEQUENCE = Finding("e.f", "and so on", follows_from="a.b")
 
 
 def test_the_text_of_findings() -> None:
     lines = str(Report("mine", (CAUSE, CONSEQUENCE))).splitlines()
-    assert lines[0].startswith("✗ a.b or c.d   one one")
+    assert lines[0].startswith("✗ a.b   one one")
     assert lines[1].startswith("    one")
     assert all(len(line) <= WIDTH for line in lines)
     start = lines.index("    measured   head")
@@ -74,13 +74,6 @@ def test_how_many() -> None:
     assert Report("mine", (CAUSE, CAUSE, CONSEQUENCE, another)).summary == (
         "2 mistakes found, and 2 that follow"
     )
-
-
-def test_why_a_mistake_was_reported() -> None:
-    asked = (("a.b", "clear", ""), ("a.b", "found", "this is so"), ("c.d", "unknown", "unseen"))
-    report = Report("mine", (CAUSE,), asked=asked)
-    assert report.explain("a.b") == "a.b was reported: this is so."
-    assert report.explain("c.d") == "c.d was not reported: unknown, unseen."
 
 
 def test_a_drawing() -> None:

@@ -135,7 +135,7 @@ def test_a_width_from_the_notebook(projections: str) -> None:
     exec(source, names)
     outside = ch.check(names["SelfAttention_v1"], takes="x2d", args={"d_in": 3, "d_out": 5})
     assert outside.findings[0].code == "scale.wrong", str(outside)
-    assert "whatever the sizes are" in outside.findings[0].sentence
+    assert "1/√" in outside.findings[0].sentence
 
 
 def test_a_mask_of_length_one_hides_nothing() -> None:

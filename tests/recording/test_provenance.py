@@ -2,12 +2,11 @@
 
 import torch
 
-from clearhead.recording.provenance import NONE, Provenance, Rows
+from clearhead.recording.provenance import NONE, Provenance
 
 
-def rows(*blocks: list[int]) -> Rows:
-    token = torch.tensor(blocks)
-    return Rows(token, torch.zeros_like(token, dtype=torch.bool))
+def rows(*blocks: list[int]) -> torch.Tensor:
+    return torch.tensor(blocks)
 
 
 def test_a_block_whose_queries_are_learned_is_known_by_its_keys() -> None:

@@ -24,17 +24,17 @@ With query, key, value and context in hand a subject is held against a `Recipe` 
 definition as a row of stages. An edit replaces one of them by a mistake (`edits.py`, one table). The definition is
 tried first, under every mask that what is undeclared leaves open; then each edit, and then each pair of edits of
 different stages (`matching.py`). The nearest script that gives the subject's numbers on all calls, whose sizes are
-distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale
-and a number that hidden scores are filled with are measured and tried as an edit too. NaN equals NaN, so where
-most of the output is NaN nothing is concluded from it. Where no script fits, the stages that were recorded are
-compared with the declared ones (`judging/reading.py`); for a function the weights that the identity as value
-shows. A layer is held against the same recipe as a whole (`evidence/projecting.py`): query, key and value as their
-projections give them, and the contexts as the next operation reads them, so that the split into heads, their
-rotation, their groups and their merge are edits as well. Where a norm or a gate stands in between, the query and
-key that are multiplied are taken, and the value as it was projected. What a context has more than weights times
-values is measured as multiples of key, value and context, and tried as an edit; a query that is added is a
-residual. A layer that is the definition so is right, whatever was recorded inside: blocks whose softmax is
-rescaled later are attention. Where no product is seen, the parameters are found by their names.
+distinct, is the mistake; what is equal is decided by the error of the plain computation, as in `testing`. A scale and
+a number that is added to scores are measured and tried as an edit too. NaN equals NaN, so where most of the output is
+NaN nothing is concluded from it. Where no script fits, as for another axis or function in place of the softmax, the
+stages that were recorded are compared with the declared ones (`judging/reading.py`); for a function the weights that
+the identity as value shows. A layer is held against the same recipe as a whole (`evidence/projecting.py`): query, key
+and value as their projections give them, and the contexts as the next operation reads them, so that the split into
+heads, their rotation, their groups and their merge are edits as well. Where a norm or a gate stands in between, the
+query and key that are multiplied are taken, and the value as it was projected. What a context has more than weights
+times values is measured as multiples of key, value and context, and tried as an edit; a query that is added is a
+residual. A layer that is the definition so is right, whatever was recorded inside: blocks whose softmax is rescaled
+later are attention. Where no product is seen, the parameters are found by their names.
 
 Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the same
 again, sample by sample, at any length; that an output moves with its own token, and every projection moves the

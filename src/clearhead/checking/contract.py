@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_
 from clearhead._common.hints import with_hints
 from clearhead._common.layouts import LAYOUTS as ACROSS
 from clearhead._text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ShapeError
 
 SIZES = (
     "d_in",
@@ -25,9 +25,61 @@ SIZES = (
     "context_length",
     "tokens",
 )
-EMPTY_ROWS = ("zero", "uniform")
-LAYOUTS = ("half", "interleaved")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _kind(value: Any) -> str:
+    """Return the name of the class of a value."""
+    return type(value).__name__
+
+
+def _is_rope(value: Any) -> bool:
+    """Return True for a mapping of base, which is not checked, and a known layout at most."""
+    known = isinstance(value, Mapping) and set(value) <= {"base", "layout"}
+    return known and value.get("layout", "half") in ("half", "interleaved")
+
+
+def _shape(value: Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor as a tuple."""
+    return tuple(value.shape)
+
+
+class Refusal(NamedTuple):
+    """What a field must be: `code` and `wanted` are of the error, `got` says in it what came instead."""
+
+    names: str
+    fits: Callable[[Any], bool]
+    wanted: str
+    error: type[ClearheadError] = ArgumentError
+    code: str = "{}.value"
+    got: Callable[[Any], object] = shown
+
+
+REFUSALS = (
+    Refusal("scale softcap", lambda x: is_number(x) and math.isfinite(x) and x > 0,
+            "be a finite number above 0, or None"),
+    Refusal("window", lambda x: isinstance(x, tuple) and len(x) == 2,
+            "be (left, right), the tokens seen on each side: (W-1, 0) for a window of W tokens that looks back",
+            ArgumentTypeError, "{}.type"),
+    Refusal("window", lambda x: all(each is None or (isinstance(each, int) and each >= 0) for each in x),
+            "hold whole numbers of 0 or more, or None for no limit"),
+    Refusal("documents", lambda x: callable(x) or isinstance(x, Tensor),
+            "be a tensor of shape (tokens,), or a function of the number of tokens",
+            ArgumentTypeError, "{}.type", _kind),
+    Refusal("documents", lambda x: callable(x) or (x.ndim == 1 and len(x) > 0), "have shape (tokens,)",
+            ShapeError, "{}.shape", _shape),
+    Refusal("alibi_slopes sinks", lambda x: isinstance(x, Tensor), "be a tensor of shape (num_heads,)",
+            ArgumentTypeError, "{}.type", _kind),
+    Refusal("alibi_slopes sinks", lambda x: x.ndim == 1, "have shape (num_heads,)", ShapeError, "{}.shape", _shape),
+    Refusal("bias", callable, "be a function (query_len, kv_len) → (heads, query_len, kv_len)",
+            ArgumentTypeError, "{}.type", _kind),
+    Refusal("rope", _is_rope, 'be dict(base=10000.0, layout="half" or "interleaved")'),
+    Refusal("empty_row", lambda x: x in ("zero", "uniform"), 'be "zero", "uniform", or None',
+            code="empty-row.value"),
+    Refusal("padded_queries", lambda x: x == "zero", 'be "zero", or None', code="padded-queries.value"),
+    Refusal("dtypes", lambda x: isinstance(x, tuple) and set(x) <= set(DTYPES),
+            "be a tuple of float16, bfloat16, float32 and float64"),
+)  # fmt: skip
 
 
 @with_hints
@@ -93,147 +145,39 @@ class Contract:
             if getattr(self, name) is not None:
                 check_bool(name, getattr(self, name))
         check_dropout(self.dropout)
-        self._check_numbers()
-        self._check_window()
-        self._check_documents()
-        self._check_tensors()
-        self._check_rope()
-        self._check_choices()
+        for each in REFUSALS:
+            for name in each.names.split():
+                value = getattr(self, name)
+                if value is not None and not each.fits(value):
+                    message = f"{name} must {each.wanted}; got {each.got(value)}."
+                    raise each.error(each.code.format(name), message)
+        if isinstance(self.documents, Tensor):
+            # What is made for these documents takes as many tokens.
+            object.__setattr__(self, "sizes", {"tokens": len(self.documents), **self.sizes})
         self._check_sizes()
-        self._check_ranks()
-
-    def _check_numbers(self) -> None:
-        """Raise ArgumentError if scale or softcap is not None and not a finite number above 0."""
-        for name in ("scale", "softcap"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not is_number(value) or not math.isfinite(value) or value <= 0:
-                raise ArgumentError(
-                    f"{name}.value",
-                    f"{name} must be a finite number above 0, or None; got {shown(value)}.",
-                )
-
-    def _check_window(self) -> None:
-        """Raise ArgumentTypeError unless window is None or a pair, ArgumentError unless sides are None or ≥ 0."""
-        if self.window is None:
-            return
-        window = self.window
-        if not isinstance(window, tuple) or len(window) != 2:
-            raise ArgumentTypeError(
-                "window.type",
-                f"window must be (left, right), the tokens seen on each side; got {shown(window)}. "
-                "A window of W tokens that looks back is (W-1, 0).",
-            )
-        for side in window:
-            if side is not None and (not isinstance(side, int) or side < 0):
-                raise ArgumentError(
-                    "window.value",
-                    f"window must hold whole numbers of 0 or more, or None for no limit; got {window}.",
-                )
-
-    def _check_documents(self) -> None:
-        """Raise ArgumentTypeError or ShapeError unless None, callable or (tokens,); add their number to `sizes`."""
-        if self.documents is None or callable(self.documents):
-            return
-        if not isinstance(self.documents, Tensor):
-            raise ArgumentTypeError(
-                "documents.type",
-                "documents must be a tensor of shape (tokens,), or a function of the number of tokens; got "
-                f"{type(self.documents).__name__}.",
-            )
-        if self.documents.ndim != 1 or not len(self.documents):
-            raise ShapeError(
-                "documents.shape",
-                f"documents must have shape (tokens,); got {tuple(self.documents.shape)}.",
-            )
-        # What is made for these documents takes as many tokens.
-        object.__setattr__(self, "sizes", {"tokens": len(self.documents), **self.sizes})
-
-    def _check_tensors(self) -> None:
-        """Raise ArgumentTypeError or ShapeError if slopes or sinks is not (num_heads,), or bias not callable."""
-        for name in ("alibi_slopes", "sinks"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, Tensor):
-                raise ArgumentTypeError(
-                    f"{name}.type",
-                    f"{name} must be a tensor of shape (num_heads,); got {type(value).__name__}.",
-                )
-            if value.ndim != 1:
-                raise ShapeError(
-                    f"{name}.shape",
-                    f"{name} must have shape (num_heads,); got {tuple(value.shape)}.",
-                )
-        if self.bias is not None and not callable(self.bias):
-            raise ArgumentTypeError(
-                "bias.type",
-                "bias must be a function (query_len, kv_len) → (heads, query_len, kv_len); got "
-                f"{type(self.bias).__name__}.",
-            )
-
-    def _check_rope(self) -> None:
-        """Raise ArgumentError unless rope is None or a mapping of base and a known layout at most.
-
-        Base is unchecked.
-        """
-        if self.rope is None:
-            return
-        known = isinstance(self.rope, Mapping) and set(self.rope) <= {"base", "layout"}
-        if not known or self.rope.get("layout", "half") not in LAYOUTS:
-            raise ArgumentError(
-                "rope.value",
-                'rope must be dict(base=10000.0, layout="half" or "interleaved"); got '
-                f"{shown(self.rope)}.",
-            )
-
-    def _check_choices(self) -> None:
-        """Raise ArgumentError if empty_row or padded_queries is unknown, or dtypes is no tuple of floating dtypes."""
-        if self.empty_row is not None and self.empty_row not in EMPTY_ROWS:
-            raise ArgumentError(
-                "empty-row.value",
-                f'empty_row must be "zero", "uniform", or None; got {shown(self.empty_row)}.',
-            )
-        if self.padded_queries not in (None, "zero"):
-            raise ArgumentError(
-                "padded-queries.value",
-                f'padded_queries must be "zero", or None; got {shown(self.padded_queries)}.',
-            )
-        if not isinstance(self.dtypes, tuple) or not set(self.dtypes) <= set(DTYPES):
-            raise ArgumentError(
-                "dtypes.value",
-                "dtypes must be a tuple of float16, bfloat16, float32 and float64; got "
-                f"{shown(self.dtypes)}.",
-            )
-
-    def _check_ranks(self) -> None:
-        """Raise ArgumentTypeError or ArgumentError if world is invalid, or if layout is unknown or has no world."""
-        if self.world is not None:
-            check_sizes(world=self.world)
-        if self.layout is not None and (self.world is None or self.layout not in ACROSS):
-            names = ", ".join(f'"{each}"' for each in ACROSS)
-            raise ArgumentError(
-                "layout.value",
-                f"layout must be one of {names}, with world=…; got {shown(self.layout)} and "
-                f"world={shown(self.world)}.",
-            )
 
     def _check_sizes(self) -> None:
-        """Raise ArgumentError or ArgumentTypeError for a bad size, ShapeError if num_heads % num_kv_heads ≠ 0."""
+        """Raise ArgumentError or ArgumentTypeError for a bad size or layout, ShapeError if heads do not divide."""
         unknown = sorted(set(self.sizes) - set(SIZES))
         if unknown:
             raise ArgumentError(
                 "sizes.name", f"sizes knows {', '.join(SIZES)}; got {', '.join(unknown)}."
             )
+        given = {name: getattr(self, name) for name in ("num_heads", "num_kv_heads", "world")}
         check_sizes(**self.sizes)
-        given = {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
         check_sizes(**{name: size for name, size in given.items() if size is not None})
         num_heads, num_kv_heads = self.heads()
         if num_heads is not None and num_kv_heads is not None and num_heads % num_kv_heads:
             raise ShapeError(
                 "shape.kv-heads",
                 f"num_heads must be a multiple of num_kv_heads; got {num_heads} and {num_kv_heads}.",
+            )
+        if self.layout is not None and (self.world is None or self.layout not in ACROSS):
+            names = ", ".join(f'"{each}"' for each in ACROSS)
+            raise ArgumentError(
+                "layout.value",
+                f"layout must be one of {names}, with world=…; got {shown(self.layout)} and "
+                f"world={shown(self.world)}.",
             )
 
     @property

@@ -258,6 +258,5 @@ def _joined(name: str, reports: Mapping[str, Report]) -> Report:
         said(lambda each: each.skipped),
         first.sizes,
         said(lambda each: each.unverified),
-        tuple(dict.fromkeys(asked for each in reports.values() for asked in each.asked)),
         first.place,
     )

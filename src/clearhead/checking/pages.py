@@ -78,9 +78,7 @@ def _remark(text: str) -> list[str]:
 
 def _finding(finding: "Finding") -> Html:
     """Return a finding as an HTML section: its codes and sentence, then the rows of its details."""
-    sentence: list[str] = [f"{'↳' if finding.follows_from else '✗'} "]
-    for number, code in enumerate((finding.code, *finding.also)):
-        sentence += [" or "] * (number > 0) + [element("code", code)]
+    sentence = [f"{'↳' if finding.follows_from else '✗'} ", element("code", finding.code)]
     follows: list[str] = []
     if finding.follows_from:
         follows = [" Follows from ", element("code", finding.follows_from), "."]

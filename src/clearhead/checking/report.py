@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from clearhead._common.elements import Drawn
-from clearhead._text import as_json, readable, shown
+from clearhead._text import as_json, readable
 from clearhead.checking.pages import page, section
-from clearhead.errors import ArgumentError
 
 WIDTH = 100
 # Largest number of lines of a short report; everything=True prints the rest.
@@ -25,7 +24,7 @@ class Finding:
     """One mistake: its name, what it does, the measurement, and the line that is likely wrong.
 
     `place` is file and line of the operation that it is about, None if unknown; `read` is the lesson to read again, ""
-    outside of lessons; `also` are other codes that fit the measurement.
+    outside of lessons.
 
     Example:
         >>> def unscaled(query, key, value):
@@ -38,7 +37,6 @@ class Finding:
     sentence: str
     measured: str = ""
     likely: str = ""
-    also: tuple[str, ...] = ()
     follows_from: str | None = None
     place: tuple[str, int] | None = None
     read: str = ""
@@ -62,7 +60,6 @@ class Report(Drawn):
         sizes: the sizes that it was run with.
         unverified: what was declared, or belongs to any attention, and could not be verified: what,
             why, and what would make it judgeable.
-        asked: for each rule in order its code, what it came to, and why.
         place: file and line of what was checked, where they are known.
         unwritten: the functions that are not written yet, by name, file and line.
         lesson: the number of the lesson that it was graded in.
@@ -71,8 +68,6 @@ class Report(Drawn):
         >>> report = ch.check(ch.attend, takes="qkv")
         >>> report.ok, report.outcome, report.findings
         (True, 'right', ())
-        >>> report.explain("scale.wrong")
-        'scale.wrong was not reported: clear.'
     """
 
     name: str
@@ -82,7 +77,6 @@ class Report(Drawn):
     skipped: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     unverified: tuple[str, ...] = ()
-    asked: tuple[tuple[str, str, str], ...] = ()
     place: tuple[str, int] | None = None
     unwritten: tuple[str, ...] = ()
     lesson: int | None = None
@@ -124,27 +118,6 @@ class Report(Drawn):
         return words + (
             f", and {follows} that follow{'s' if follows == 1 else ''}" if follows else ""
         )
-
-    def explain(self, code: str) -> str:
-        """Return a sentence: why a mistake was reported, or was not.
-
-        Raises:
-            ArgumentError: code `check.code`, for a code of no rule that was asked.
-        """
-        mine = [each for each in self.asked if each[0] == code]
-        if not mine:
-            known = dict.fromkeys(each[0] for each in self.asked)
-            near = [each for each in known if each.partition(".")[0] == code.partition(".")[0]]
-            raise ArgumentError(
-                "check.code",
-                f"code must be that of a rule that was asked of {self.name}; got {shown(code)}. The "
-                f"nearest are {', '.join(near or known)}.",
-            )
-        found = next((each for each in mine if each[1] == "found"), None)
-        if found is not None:
-            return f"{code} was reported: {found[2]}."
-        reasons = dict.fromkeys(f"{state}{f', {why}' if why else ''}" for _, state, why in mine)
-        return f"{code} was not reported: {'; '.join(reasons)}."
 
     def text(self, *, everything: bool = False) -> str:
         """Return the report as text; with `everything` also what was skipped, and all remarks instead of three lines.
@@ -257,7 +230,7 @@ def _lines(finding: Finding) -> list[str]:
     sentence = finding.sentence
     if finding.follows_from:
         sentence += f" (follows from {finding.follows_from})"
-    head = f"{mark} {' or '.join((finding.code, *finding.also))}   {sentence}"
+    head = f"{mark} {finding.code}   {sentence}"
     lines = _wrapped(head, "", " " * 4)
     rows = [("measured", finding.measured), ("likely", finding.likely)]
     if finding.read and finding.place is not None:

@@ -3,8 +3,7 @@
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clearhead.checking import words
@@ -86,7 +85,6 @@ def reported(
             _of_topics(topics, "; ".join(filter(None, reason)))
             for reason, topics in unverified.items()
         ),
-        tuple(row for each in judged for row in _asked(each)),
         defined_at(evidence.given),
     )
 
@@ -125,7 +123,10 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
 
 
 def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
-    """Return each mistake once, causes before what follows from them, with the place of its operation if known."""
+    """Return each mistake once, causes before what follows from them, with the place of its operation if known.
+
+    What follows from another mistake has no likely cause.
+    """
     causes: dict[str, str] = {}
     found: dict[str, Finding] = {}
     for each in judged:
@@ -134,53 +135,14 @@ def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
             continue
         follows = causes.get(code) or causes.get(rule.topic)
         at, _ = attempt(place_of, evidence, rule.topic, code)
-        found[code] = replace(_finding(code, verdict, follows), place=at)
+        sentence = words.sentence(code, verdict.way, verdict.values)
+        likely = "" if follows else words.likely(code, verdict.way, verdict.values)
+        measured = "" if verdict.measured is None else words.filled("measured", *verdict.measured)
+        found[code] = Finding(code, sentence, measured, likely, follows, at)
         if follows is None:
             for key in rule.explains.split():
                 causes.setdefault(key, code)
     return sorted(found.values(), key=lambda each: each.follows_from is not None)
-
-
-def _finding(code: str, found: Found, follows: str | None) -> Finding:
-    """Return a mistake as a finding in words, without a place.
-
-    Other codes that were measured the same are named in the sentence. No likely cause if it follows from another code.
-    """
-    sentence = words.sentence(code, found.way, found.values)
-    others = [words.sentence(*each) for each in found.also if each[1]]
-    others = [each for each in dict.fromkeys(others) if each != sentence]
-    if others:
-        sentence += f"; or {'; or '.join(others)}: what was measured is the same"
-    also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
-    measured = "" if found.measured is None else words.filled("measured", *found.measured)
-    return Finding(
-        code,
-        sentence,
-        measured,
-        "" if follows else words.likely(code, found.way, found.values),
-        also,
-        follows,
-    )
-
-
-def _asked(each: Judged) -> Iterator[tuple[str, str, str]]:
-    """Yield (code, state, reason) for each code that a rule may find.
-
-    State is "found", "clear", "not known" or "not asked".
-    """
-    verdict, state, why = each.verdict, "not asked", ""
-    if each.by:
-        why = f"since {each.by} was found"
-    elif isinstance(verdict, Unknown):
-        state, why = "not known", words.unknown(verdict.why, verdict.values)[0]
-    elif verdict is not None:
-        state = "clear"
-    for code in dict.fromkeys((each.code, *each.rule.codes.split())):
-        if code == each.code and isinstance(verdict, Found):
-            yield code, "found", words.sentence(code, verdict.way, verdict.values)
-            continue
-        tokens = verdict.values.get("tokens") if isinstance(verdict, Clear) else None
-        yield code, state, why if tokens is None else f"asked up to {tokens} tokens"
 
 
 def cannot_run(name: str, error: BaseException) -> Report:
@@ -188,7 +150,7 @@ def cannot_run(name: str, error: BaseException) -> Report:
     at, values = place(error), {"error": first_line(error)}
     sentence = words.sentence("call.raises", "raises", values)
     found = Finding("call.raises", sentence, place=None if at is None else at[:2])
-    return Report(name, (found,), asked=(("call.raises", "found", sentence),), place=found.place)
+    return Report(name, (found,), place=found.place)
 
 
 def defined_at(subject: Subject) -> tuple[str, int] | None:

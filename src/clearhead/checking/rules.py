@@ -149,7 +149,7 @@ RULES: tuple[Rule, ...] = (
     _inside("batch", "law.samples"),
     _inside(
         "mask",
-        f"{SEEN} mask.top-left mask.after-softmax mask.soft mask.empty-row output.non-finite differs",
+        f"{SEEN} mask.after-softmax mask.soft mask.empty-row output.non-finite differs",
         excludes="leaks",
         explains="mask.empty-row output.non-finite one-token",
     ),

@@ -1,7 +1,7 @@
 """What a call runs: the lines of the code that is checked, by their operations."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from clearhead.recording.attempt import attempt
-from clearhead.recording.callee import Callee
 from clearhead.recording.operations import FUSED, PRODUCTS, Operations
 from clearhead.recording.recorder import storage_of
 
@@ -101,20 +100,14 @@ def _calling(frame: Any) -> tuple[str, int] | None:
     return None
 
 
-def lines_of(subject: Callee, tensors: Sequence[Tensor]) -> Lines:
-    """Call a copy of the subject on copies of the inputs without gradient, and return the lines that ran.
+def lines_of(call: Callable[..., Any], inputs: Sequence[Tensor]) -> Lines:
+    """Call a function without gradient, and return the lines that ran.
 
-    Floating inputs are cast to the subject's dtype. An error of the call is caught: `ended` is then False, and the
-    lines are those up to it.
+    An error of the call is caught: `ended` is then False, and the lines are those up to it.
     """
-    spare = subject.spare()
-    turned = [
-        each.to(subject.dtype, copy=True) if each.is_floating_point() else each.clone()
-        for each in tensors
-    ]
-    lines = Lines(turned, alone=True)
+    lines = Lines(inputs, alone=True)
     with torch.no_grad(), lines:
         # Code that looks at the type of its tensors may fail under a mode.
-        _, error = attempt(spare.bare, *turned)
+        _, error = attempt(call, *inputs)
     lines.ended = error is None
     return lines

@@ -6,12 +6,10 @@ The same calls tell which output moves with which token, whatever the module is 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clearhead.recording.callee import Callee
 from clearhead.recording.capture import Capture, operand_places
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import MOVES
@@ -46,28 +44,29 @@ class Dependency:
 
 
 def measure(
-    subject: Callee,
+    call: Callable[..., Tensor],
     given: Callable[[Tensor], tuple[Tensor, ...]],
     x: Tensor,
     generator: torch.Generator,
     observed: Sequence[ObservedAttention] = (),
+    *,
+    swapped: bool = False,
 ) -> Dependency:
-    """Change the tokens of the last sample one at a time, call the subject, and return which outputs change.
+    """Change the tokens of the last sample one at a time, call a function, and return which outputs change.
 
-    Each token is changed twice, on x and on 0.2 · x, by noise, or by swapped neighbouring numbers if a part is a
-    GroupNorm and dim is even. Calls run without gradient; neither x nor the subject is changed. An error of the subject
-    is raised.
+    Each token is changed twice, on x and on 0.2 · x, by noise, or by swapped neighbouring numbers. Calls run without
+    gradient, and x is not changed. An error of the function is raised.
 
     Args:
-        subject: the callable; an output with one axis less than x is taken as a batch of one.
-        given: returns the inputs of a call from x; floating ones are cast to the subject's dtype.
+        call: the function; an output with one axis less than x is taken as a batch of one.
+        given: returns the inputs of a call from x.
         x: (batch, tokens, dim), with two samples or more to detect that samples are mixed.
         generator: of the noise; its state advances.
         observed: the attentions whose operands are captured in the calls on x.
+        swapped: whether neighbouring numbers are swapped, for an even dim: a norm over tokens does not feel that.
     """
     nodes = {node for each in observed for node in (each.layout.scores, each.layout.context)}
     places = operand_places(tuple(nodes))
-    grouped = any(isinstance(part, nn.GroupNorm) for part in subject.parts())
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
     def run(x: Tensor, capture: Capture | None) -> Tensor:
@@ -75,11 +74,9 @@ def measure(
 
         `capture`, if any, stores operands meanwhile.
         """
-        tensors = [
-            each.to(subject.dtype) if each.is_floating_point() else each for each in given(x)
-        ]
+        tensors = given(x)
         with torch.no_grad(), capture or nullcontext():
-            output = subject.bare(*tensors)
+            output = call(*tensors)
         return output.detach() if output.ndim == x.ndim else output.detach()[None]
 
     operands: list[Operands] = []
@@ -99,8 +96,7 @@ def measure(
             moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
         for token in range(x.shape[1]):
             changed = scaled.clone()
-            if grouped and not x.shape[-1] % 2:
-                # A norm over tokens does not feel neighbours that change places.
+            if swapped and not x.shape[-1] % 2:
                 changed[-1, token] = changed[-1, token].unflatten(-1, (-1, 2)).flip(-1).flatten()
             else:
                 noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
@@ -116,52 +112,40 @@ def measure(
     return Dependency(moves, broken[-1], mixed, tuple(operands))
 
 
-class Rows(NamedTuple):
-    """The token of each row of one operand.
-
-    Attributes:
-        token: (blocks, len), the token that changes the row, `NONE` if none does and `SEVERAL` if several do.
-        split: bool (blocks, len), True where each number of a row is of one token but the row of several, or where the
-            block was cut out of a row of all heads, as `_uneven` tells.
-    """
-
-    token: Tensor
-    split: Tensor
-
-
 @dataclass(frozen=True)
 class Provenance:
-    """The tokens of the rows of query, key and value. Tokens of a context are numbered after those of x.
+    """The tokens of the rows of query, key and value, each (blocks, len).
 
+    A token is `NONE` if none changes a row, and `SEVERAL` if several do; tokens of a context are numbered after x.
     `linear` is True if columns are tokens and rows are features, as where keys and values are multiplied first.
     """
 
-    query: Rows
-    key: Rows
-    value: Rows
+    query: Tensor
+    key: Tensor
+    value: Tensor
     linear: bool = False
 
     @property
-    def rows(self) -> tuple[Rows, Rows, Rows]:
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """The rows of query, key and value."""
         return self.query, self.key, self.value
 
     @property
     def blocks(self) -> Tensor:
         """The blocks of the changed sample: bool (blocks,), True if a token changes some row of query or key."""
-        return (self.query.token != NONE).any(-1) | (self.key.token != NONE).any(-1)
+        return (self.query != NONE).any(-1) | (self.key != NONE).any(-1)
 
     @property
     def single(self) -> bool:
         """True if some query row is of one token, and no row of query or key of the changed sample is of several."""
-        rows = [each.token[self.blocks] for each in (self.query, self.key)]
+        rows = [each[self.blocks] for each in (self.query, self.key)]
         return bool((rows[0] >= 0).any()) and all(bool((each != SEVERAL).all()) for each in rows)
 
     @property
     def known(self) -> bool:
         """True if each query row of the changed sample is of one token, and each key row of one or of none."""
         blocks = self.blocks
-        query, key = self.query.token[blocks], self.key.token[blocks]
+        query, key = self.query[blocks], self.key[blocks]
         return bool(blocks.any()) and bool((query >= 0).all()) and bool((key != SEVERAL).all())
 
 
@@ -193,16 +177,12 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         felt = torch.stack([(each[which] - plain).abs() > size for each in moved])
         linear |= _by_columns(felt)
         by_row = felt.any(-1)
-        count = by_row.sum(0)
-        token = torch.where(
-            count == 1, by_row.int().argmax(0), torch.where(count > 1, SEVERAL, NONE)
-        )
-        single = (felt.sum(0) <= 1).all(-1)
-        found.append(Rows(token, (count > 1) & single | _uneven(token)))
+        count, others = by_row.sum(0), torch.where(by_row.sum(0) > 1, SEVERAL, NONE)
+        found.append(torch.where(count == 1, by_row.int().argmax(0), others))
     query, key, value = found
     # Where tokens were mixed before, by a convolution, the sizes tell: as many columns as tokens, and other rows.
     across = (len(changed) == each.shape[-1] != each.shape[-2] for each in still[:2])
-    mixed = all(bool((each.token[each.token != NONE] == SEVERAL).all()) for each in (query, key))
+    mixed = all(bool((each[each != NONE] == SEVERAL).all()) for each in (query, key))
     return Provenance(query, key, value, linear or (mixed and all(across)))
 
 
@@ -217,24 +197,3 @@ def _by_columns(felt: Tensor) -> bool:
     return (
         felt.shape[-1] == len(felt) and mine.shape[1] > 0 and torch.equal(mine, own.expand_as(mine))
     )
-
-
-def _uneven(token: Tensor) -> Tensor:
-    """Return bool (blocks, len), True for each block that was cut out of a row of all heads.
-
-    Such a block holds some tokens more often than others. All blocks are True if two hold different tokens and one
-    holds its tokens several times. Blocks with a row that is not of one token are left out (False).
-    """
-    found = torch.zeros_like(token, dtype=torch.bool)
-    sets = []
-    for block, row in enumerate(token):
-        tokens, counts = row[row >= 0].unique(return_counts=True)
-        if len(tokens) == 0 or (row < 0).any():
-            continue
-        if not bool((counts == counts[0]).all()):
-            found[block] = True
-        sets.append((block, tuple(tokens.tolist()), int(counts[0])))
-    if len({tokens for _, tokens, _ in sets}) > 1 and any(count > 1 for _, _, count in sets):
-        for block, _, _ in sets:
-            found[block] = True
-    return found

@@ -98,12 +98,10 @@ class ScoreStep:
 
 
 class Drop(NamedTuple):
-    """A random operation on numbers of `nodes`: whole copies of the tensor `before` and `after` it."""
+    """A random operation on numbers of `nodes`, and its number in the call."""
 
     place: int
     nodes: frozenset[int]
-    before: Tensor
-    after: Tensor
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -144,12 +142,11 @@ class Recorder(Operations):
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, record it, keep its outputs alive, return its result; unknown tags start anew."""
-        before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
         output = func(*args, **kwargs)
         leaves = (each for each in tree_leaves(output) if isinstance(each, Tensor))
         outputs = [each for each in leaves if each.layout is torch.strided]
         self._kept += outputs
-        _, error = attempt(self._follow, name, func, args, kwargs, outputs, before)
+        _, error = attempt(self._follow, name, func, args, kwargs, outputs)
         if error is not None:
             # An operation that cannot be followed starts new tags.
             for each in outputs:
@@ -163,9 +160,8 @@ class Recorder(Operations):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         outputs: list[Tensor],
-        before: Tensor | None,
     ) -> None:
-        """Tag outputs by the inputs, add nodes, steps, drops; `before`: what a scaling in place overwrote."""
+        """Tag outputs by the inputs, and add nodes, steps and drops."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -199,8 +195,7 @@ class Recorder(Operations):
         found = self._moved(name, func, args, kwargs, output)
         if chance:
             nodes = frozenset(int(n) for _, tags in tagged for n in tags.node.unique() if n > 0)
-            source = (tagged[0][0] if before is None else before).detach().clone()
-            self.drops.append(Drop(self.count, nodes, source, output.detach().clone()))
+            self.drops.append(Drop(self.count, nodes))
         if found is None:
             summed = name in ("sum", "mean") and any(self._of_product(tags) for _, tags in tagged)
             kind, sides = "summed" if summed else "other", [each for each, _ in tagged]

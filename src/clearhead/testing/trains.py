@@ -125,7 +125,6 @@ def check_training(
         told=tuple(note for note in noted if note),
         skipped=reasons("not asked"),
         unverified=reasons("not judged"),
-        asked=tuple((each.code, each.state, each.words) for each in answers),
     )
 
 

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from clearhead.checking.evidence.cross import CrossEvidence
-from clearhead.recording.provenance import NONE, Provenance, Rows
+from clearhead.recording.provenance import NONE, Provenance
 
 
 def rows(*tokens):
-    token = torch.tensor([tokens])
-    return Rows(token, torch.zeros_like(token, dtype=torch.bool))
+    return torch.tensor([tokens])
 
 
 X, CONTEXT, UNKNOWN = rows(0, 1), rows(2, 3), rows(NONE, NONE)

@@ -22,7 +22,7 @@ def test_rows_of_one_token_each_in_whatever_order(order, dim, batch, apart):
     """One context of 5 tokens, read by what comes next: `apart` is a row for each token of each sample."""
     context = SimpleNamespace(index=1, base=BASE, output=torch.zeros(batch, 5, dim))
     group = [SimpleNamespace(layout=SimpleNamespace(context=context, flip=False))]
-    found = [SimpleNamespace(query=SimpleNamespace(token=torch.arange(5).expand(batch, -1)))]
+    found = [SimpleNamespace(query=torch.arange(5).expand(batch, -1))]
     element = BASE + torch.arange(batch * 5 * dim).view(batch, 5, dim)[:, list(order)]
     element = element if apart else element[0]
     tags = SimpleNamespace(element=element, node=torch.ones_like(element))

@@ -70,4 +70,4 @@ def test_outputs_that_move_with_fewer_tokens_are_told_and_not_judged(hide):
     torch.manual_seed(0)
     report = ch.check(Talking(hide), takes="x", causal=True)
     assert report.outcome == "not judged", report
-    assert any(each.startswith("some outputs do not move with") for each in report.told)
+    assert any(each.startswith("some outputs do not change with") for each in report.told)

@@ -21,10 +21,10 @@ def test_the_mask_of_the_contract_is_no_mistake(at: Setting) -> None:
 @pytest.mark.parametrize("at", [CAUSAL, WINDOW])
 def test_every_pattern_of_the_table_is_named_by_its_mask(at: Setting) -> None:
     for edit in (each for each in MASKS if each.needs(at.contract) and each.way != "some-heads"):
-        seen = edit.applied(RIGHT).seen(at)
+        seen = edit.applied(RIGHT).visible(at)
         named = mask_named(seen, at, EVERY)
         assert named is not None
-        assert torch.equal(named.applied(RIGHT).seen(at), seen)
+        assert torch.equal(named.applied(RIGHT).visible(at), seen)
 
 
 def test_a_mask_of_no_name() -> None:

@@ -65,10 +65,10 @@ def arrangement(found: Provenance | None, batch: int) -> Arrangement | None:
     if not batch_first and not blocks[batch - 1 :: batch].all():
         return None
     for each in (found.query, found.key):
-        rows = each.token[blocks]
+        rows = each[blocks]
         if not (rows == rows[:1]).all():
             return None
-    query, key = found.query.token[blocks][0], found.key.token[blocks][0]
+    query, key = found.query[blocks][0], found.key[blocks][0]
     if not (key[key >= 0].diff() == 1).all():
         return None
     tokens = len(query.unique())

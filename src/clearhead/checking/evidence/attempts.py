@@ -1,6 +1,7 @@
 """Calls with query, key and value: their sizes, their inputs, and what came of them."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +16,7 @@ from clearhead.checking.thresholds import SPREAD_HEADS
 NAMES: tuple[str, ...] = ("query", "key", "value", "mask")
 
 
-@dataclass(frozen=True)
-class CallSizes:
+class CallSizes(NamedTuple):
     """The sizes of one call; every axis another prime where nothing is declared."""
 
     name: str
@@ -30,17 +30,7 @@ class CallSizes:
 
     def setting(self, contract: Contract, mask: Tensor | None = None) -> Setting:
         """Return the setting of a recipe for such a call."""
-        return Setting(
-            contract,
-            self.batch,
-            self.num_heads,
-            self.num_kv_heads,
-            self.query_len,
-            self.kv_len,
-            self.head_dim,
-            self.value_head_dim,
-            mask,
-        )
+        return Setting(contract, *self[1:], mask)
 
 
 @dataclass(frozen=True)

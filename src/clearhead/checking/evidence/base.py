@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
+from clearhead.checking.evidence.call_inputs import measure_strides, repeated, written
 from clearhead.checking.evidence.cases import called, converted
-from clearhead.checking.evidence.feeding import call_error, shapes_of
+from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.subject.refusals import named_tensors, raised_with_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 from clearhead.recording.attempt import attempt
@@ -69,14 +68,6 @@ class Evidence(ABC):
         """Return the error for a subject that accepts none of the inputs."""
         return call_error(self.given, self.settled.inputs, error)
 
-    def plain_error(self, error: Exception) -> ModelError:
-        """Return the error for a part of an attention: with the line that raised, and no sizes to declare."""
-        return ModelError(
-            "check.call",
-            f"{self.given.name} raised {raised_with_line(error)}"
-            f"{named_tensors(error)}\nwith\n{shapes_of(self.settled.inputs)}",
-        )
-
     @property
     def subject(self) -> Subject:
         """The subject in the precision in which it is called."""
@@ -110,8 +101,8 @@ class Evidence(ABC):
         return tuple(names[index] for index in written(self.subject.bare, self.inputs))
 
     @cached_property
-    def strided(self) -> Strided:
-        """The differences on strided and overlapping views of the inputs, and the error of the first refused view."""
+    def strided(self) -> tuple[float, bool]:
+        """The largest difference on strided views of the inputs, and True if one is refused."""
         return measure_strides(self.subject.bare, self.inputs)
 
     @cached_property
@@ -156,7 +147,7 @@ class Evidence(ABC):
     @cached_property
     def lines(self) -> Lines:
         """The lines and operations of the first call."""
-        return lines_of(self.subject, self.inputs)
+        return lines_of(self.subject.spare().bare, converted(self.inputs, self.subject.dtype))
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:

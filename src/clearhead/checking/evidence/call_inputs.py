@@ -1,15 +1,12 @@
 """The inputs: the same call again, what is written to, and whether strides matter."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.cases import Case, broken, called
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.refusals import first_line
 from clearhead.recording.attempt import attempt
 from clearhead.recording.operations import Unfilled
 
@@ -43,29 +40,13 @@ def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, 
     )
 
 
-class Strided(NamedTuple):
-    """The largest difference on views of the same numbers, the error of a refused one, and that on overlapping ones."""
-
-    gap: float
-    refused: str | None = None
-    overlapping: float = 0.0
-
-
-def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Strided:
-    """Return the differences on views of other strides and on overlapping ones, or the error of a refused view."""
+def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[float, bool]:
+    """Return the largest difference on views of the same numbers with other strides, and True if a view is refused."""
     plain = run(*(each.clone() for each in inputs)).detach()
-    worst = 0.0
-    for view in (_turned, _outer, _every_second):
-        found = called(run, tuple(map(view, inputs)))
-        if isinstance(found, Exception):
-            return Strided(worst, first_line(found).partition(": ")[2])
-        worst = max(worst, _gap(found, plain))
-    # One token after the other; each begins inside the one before.
-    lines = [_overlapping(each) for each in inputs]
-    overlap = broken(
-        "", [Case("", partial(run, *lines), partial(run, *map(torch.clone, lines)), 0.0)]
-    )
-    return Strided(worst, None, 0.0 if overlap is None else overlap.gap)
+    views = (_turned, _outer, _every_second)
+    found = [called(run, tuple(map(view, inputs))) for view in views]
+    gaps = [_gap(each, plain) for each in found if isinstance(each, Tensor)]
+    return max(gaps, default=0.0), len(gaps) < len(views)
 
 
 def _gap(one: Tensor, other: Tensor) -> float:
@@ -87,14 +68,3 @@ def _outer(tensor: Tensor) -> Tensor:
 def _every_second(tensor: Tensor) -> Tensor:
     """Return equal values as a view of every second element of a buffer twice as large."""
     return torch.stack([tensor, tensor.logical_not().to(tensor.dtype)], -1)[..., 0]
-
-
-def _overlapping(tensor: Tensor) -> Tensor:
-    """Return the first numbers of a tensor in its shape, as a view in which each row begins one number later.
-
-    The tensor itself below 3-D or if not floating-point.
-    """
-    if not tensor.is_floating_point() or tensor.ndim < 3:
-        return tensor
-    length, width = tensor.shape[-2:]
-    return tensor.flatten(-2)[..., : length + width - 1].contiguous().unfold(-1, width, 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -10,11 +10,9 @@ from torch import Tensor
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.base import Recorded, Settled, again
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.evidence.feeding import Feed, call_error, feed
-from clearhead.checking.evidence.grouping import Group, grouped
+from clearhead.checking.evidence.feeding import Feed, feed, has_group_norm
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.subject.subject import Subject
-from clearhead.errors import ModelError
 from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
 
 
@@ -69,10 +67,6 @@ class CrossEvidence(TokensEvidence):
                     return Settled(subject, tried, output, None, notes)
         return Settled(self.given, given, error=first)
 
-    def call_error(self, error: Exception) -> ModelError:
-        """Return the error for a subject that takes none of the inputs."""
-        return call_error(self.given, self.settled.inputs, error)
-
     def fitted_context(self, subject: Subject) -> tuple[Tensor, ...]:
         """Return x and the context, repeated and cut to the d_context of an instance's arguments.
 
@@ -110,14 +104,14 @@ class CrossEvidence(TokensEvidence):
 
         def given(*both: Tensor) -> tuple[Tensor, ...]:
             """Return the arguments of a call, the first samples if calls have no batch."""
-            return tuple(each[0] for each in both) if plain else both
+            return tuple((each[0] if plain else each).to(subject.dtype) for each in both)
 
-        generator = torch.Generator().manual_seed(self.seed)
-        by_x = measure(subject, lambda each: given(each, context), x, generator, self.observed)
-        by_context = measure(
-            subject, lambda each: given(x, each), context, generator, self.observed
+        run = partial(measure, subject.bare, swapped=has_group_norm(subject))
+        more = torch.Generator().manual_seed(self.seed), self.observed
+        return (
+            run(lambda each: given(each, context), x, *more),
+            run(lambda each: given(x, each), context, *more),
         )
-        return by_x, by_context
 
     @property
     def dependency(self) -> Dependency:  # type: ignore[override]
@@ -128,12 +122,6 @@ class CrossEvidence(TokensEvidence):
     def sources(self) -> tuple[Provenance | None, ...]:
         """Return the provenance of the rows of each attention; None for one that has none."""
         return tuple(provenance(each, self.dependencies) for each in self.observed)
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """Return the attentions grouped by layer."""
-        batch = 1 if self.feed.plain else self.inputs[0].shape[0]
-        return grouped(self.observed, self.sources, batch)
 
     @property
     def _window(self) -> None:
@@ -149,7 +137,7 @@ class CrossEvidence(TokensEvidence):
             if source is None or not source.known:
                 return None
             for name, rows in zip(("query", "key", "value"), source.rows, strict=True):
-                token = rows.token[source.blocks]
+                token = rows[source.blocks]
                 if bool(((token >= 0) & (token < first)).any()) and not bool(
                     (token >= first).any()
                 ):

@@ -105,6 +105,11 @@ def runs(subject: Subject, *tensors: Tensor) -> bool:
     return isinstance(called(subject, tensors), Tensor)
 
 
+def has_group_norm(subject: Subject) -> bool:
+    """Return True if a part of a subject is a GroupNorm, which goes over tokens."""
+    return any(isinstance(part, nn.GroupNorm) for part in subject.parts())
+
+
 def shortened(subject: Subject, main: Tensor, tokens: int) -> Tensor:
     """Return the first `tokens` tokens of an input, or all of it if the subject does not take fewer."""
     short = main[..., :tokens, :]

@@ -1,6 +1,6 @@
 """Evidence of the first calls of what takes tokens: what it is fed with, its masks, other lengths."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,15 @@ from torch import Tensor
 from clearhead._text import shown
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_masks
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
+from clearhead.checking.evidence.feeding import (
+    Feed,
+    call_error,
+    feed,
+    found,
+    has_group_norm,
+    longest,
+    shortened,
+)
 from clearhead.checking.subject.calling import may_hide_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.refusals import output_error, raised_with_line
@@ -19,7 +27,8 @@ from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LONGEST
 from clearhead.errors import ModelError
 from clearhead.recording.attempt import attempt
-from clearhead.recording.provenance import measure
+from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.provenance import Dependency, measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,23 +101,31 @@ class FedEvidence(Evidence):
 
     def _sees_all(self, subject: Subject, x: Tensor) -> bool:
         """Return True if every output depends on every token of x."""
-        generator = torch.Generator().manual_seed(self.seed)
-        return bool(measure(subject.spare(), self._given, self.batched(x), generator).moves.all())
+        return bool(self.measured(subject, x).moves.all())
+
+    def measured(
+        self, subject: Subject, x: Tensor, observed: Sequence[ObservedAttention] = ()
+    ) -> Dependency:
+        """Return which outputs of a subject depend on which tokens of x, with operands of the observed attentions."""
+        spare, generator = subject.spare(), torch.Generator().manual_seed(self.seed)
+
+        def given(x: Tensor) -> tuple[Tensor, ...]:
+            """Return the argument of a call for x (batch, tokens, width): its first sample if calls have no batch."""
+            return ((x[0] if self.feed.plain else x).to(spare.dtype),)
+
+        swapped = has_group_norm(spare)
+        return measure(spare.bare, given, self.batched(x), generator, observed, swapped=swapped)
 
     def call_error(self, error: Exception) -> ModelError:
         """Return the error for a subject that does not accept x."""
         masks = {
             f"mask{i or ''}": each for i, each in enumerate(self.masked.others(self.inputs[0]))
         }
-        return call_error(self.given, {"x": self.inputs[0], **masks}, error)
+        return call_error(self.given, {**self.settled.inputs, **masks}, error)
 
     def batching(self, subject: Subject) -> Any:
         """Return a function of x, (batch, tokens, width), that calls the subject, with x[0] if it has no batch."""
         return (lambda x: subject(x[0])[None]) if self.feed.plain else subject
-
-    def _given(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the arguments of a call for x, (batch, tokens, width); its first sample if calls have no batch."""
-        return (x[0] if self.feed.plain else x,)
 
     def batched(self, x: Tensor) -> Tensor:
         """Return x as (batch, tokens, width)."""

@@ -62,7 +62,7 @@ class HeadsEvidence(Evidence):
         tries = [(self.given, plan), (self.given.within(torch.float32), plan)]
         if plan.value_head_dim != plan.head_dim:
             # Only the width of the value may be what it cannot do.
-            tries.append((self.given, replace(plan, value_head_dim=plan.head_dim)))
+            tries.append((self.given, plan._replace(value_head_dim=plan.head_dim)))
         attempts = []
         for subject, sizes in tries:
             attempts.append(attempted(subject, sizes, seed))
@@ -286,7 +286,7 @@ class HeadsEvidence(Evidence):
         if self.subject.takes != "qkv,mask":
             if not filled.causal or self.contract.empty_row is None:
                 return None
-            plan = replace(plan, query_len=plan.query_len + 3)
+            plan = plan._replace(query_len=plan.query_len + 3)
         inputs = drawn(plan, self.subject.takes == "qkv,mask", self.seed + 2)
         if self.subject.takes == "qkv,mask":
             inputs[3][:, :, 1] = False

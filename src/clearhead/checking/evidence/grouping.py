@@ -13,7 +13,7 @@ from clearhead.checking.evidence.arranging import Arrangement, arrangement, tria
 from clearhead.checking.hypotheses.matching import Trial
 from clearhead.recording.attempt import attempt
 from clearhead.recording.observed import ObservedAttention
-from clearhead.recording.provenance import Provenance, Rows
+from clearhead.recording.provenance import Provenance
 from clearhead.recording.weighing import EXPONENTIALS
 
 
@@ -94,9 +94,8 @@ def _group(
     first = [each for i in chunks[0] if (each := sources[i]) is not None]
     source = first[0] if first else None
     if len(first) > 1:
-        rows = (torch.cat(each, 1) for each in zip(*(each.query for each in first), strict=True))
-        longest = max(first, key=lambda each: each.key.token.shape[-1])
-        source = replace(longest, query=Rows(*rows))
+        longest = max(first, key=lambda each: each.key.shape[-1])
+        source = replace(longest, query=torch.cat([each.query for each in first], 1))
     return Group(
         tuple(observed[i] for i in indices),
         tuple(sources[i] for i in indices),
@@ -109,7 +108,7 @@ def _group(
 def _same(one: Provenance, other: Provenance) -> bool:
     """Return True if the query rows of both come from the same tokens, and the key rows too."""
     pairs = ((one.query, other.query), (one.key, other.key))
-    return all(torch.equal(a.token, b.token) for a, b in pairs)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def _continues(
@@ -130,8 +129,8 @@ def _continues(
     for mine, other in ((one.key, each.key), (one.value, each.value)):
         if not torch.equal(mine[..., :same, :], other[..., :same, :]):
             return False
-    asked = source.query.token[source.blocks]
-    before = [taken.query.token[taken.blocks] for i in chunks if (taken := sources[i]) is not None]
+    asked = source.query[source.blocks]
+    before = [taken.query[taken.blocks] for i in chunks if (taken := sources[i]) is not None]
     later = bool(before) and all(bool((asked[..., 0] > each[..., -1]).all()) for each in before)
     return later and len(before) == len(chunks)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.call_inputs import written
-from clearhead.checking.evidence.cases import called
+from clearhead.checking.evidence.cases import called, converted
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain
@@ -96,7 +96,7 @@ class PaddedEvidence(TokensEvidence):
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
         """Return the first operation that returned NaN, without padding or with it; None if none did."""
-        lines = lines_of(self.subject, self.padded)
+        lines = lines_of(self.subject.spare().bare, converted(self.padded, self.subject.dtype))
         return super().broke or lines.first_nan
 
     @cached_property

@@ -11,8 +11,9 @@ from clearhead import stages
 from clearhead._common.foreign_names import side_of
 from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.cases import called
+from clearhead.checking.evidence.feeding import shapes_of
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.refusals import first_line, named_tensors, raised_with_line
 from clearhead.checking.subject.signatures import needed, of_call
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
@@ -167,7 +168,11 @@ class PartEvidence(Evidence):
 
     def call_error(self, error: Exception) -> ModelError:
         """Return the error with the line that raised, without advice on sizes."""
-        return self.plain_error(error)
+        return ModelError(
+            "check.call",
+            f"{self.given.name} raised {raised_with_line(error)}"
+            f"{named_tensors(error)}\nwith\n{shapes_of(self.settled.inputs)}",
+        )
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -7,15 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.foreign_names import role
 from clearhead._common.torch_internals import unravelled
 from clearhead.checking.evidence.grouping import Group
 from clearhead.recording.observed import ObservedAttention, blocks_of
 from clearhead.recording.provenance import Provenance
 from clearhead.recording.recorder import Node, Recorder, Tags
-
-NAMES = ("query", "key", "value")
-
 
 PLAIN = {
     "clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd", "flip",
@@ -28,16 +24,12 @@ class Splitting:
     """The tokens that the rows of one group of heads come from.
 
     Attributes:
-        split: the names of query, key and value that have rows of several tokens.
-        across: each block is of one token, whose heads attend to each other.
         sliced: each head is projected from some columns of x only.
         merged: True if each row of the merged contexts is of one token, False if of several; None if it was not seen.
         changed: the names of operations without parameters between the contexts and their projection.
         num_heads: the number of heads; None if unknown.
     """
 
-    split: tuple[str, ...]
-    across: bool
     sliced: bool
     merged: bool | None
     changed: tuple[str, ...]
@@ -47,23 +39,17 @@ class Splitting:
 def splitting(recorded: Recorder, output: Tensor, layer: Group) -> Splitting:
     """Return which tokens the rows of one group of heads come from, and how its contexts are read."""
     group, found, arranged = layer.attentions, layer.sources, layer.arranged
-    known = [each for each in found if each is not None]
-    split = tuple(
-        name
-        for index, name in enumerate(NAMES)
-        if any(bool(each.rows[index].split.any()) for each in known)
-    )
     num_heads = None
     if arranged is not None:
         num_heads = arranged.per_sample * arranged.in_rows * len(layer.heads)
     reader = consumer(recorded, output, group)
     merged = None
-    if reader is not None and reader.kind not in ("summed", "product") and len(known) == len(found):
+    if reader is not None and reader.kind not in ("summed", "product") and None not in found:
         merged = _merged(reader.tags, group, found)
     linear = reader is not None and reader.kind == "linear"
     changed = _changed(recorded, group) if linear else ()
     sliced = len(group) > 1 and all(_sliced(recorded, each) for each in group)
-    return Splitting(split, any(map(_across, known)), sliced, merged, changed, num_heads)
+    return Splitting(sliced, merged, changed, num_heads)
 
 
 def _changed(recorded: Recorder, group: Sequence[ObservedAttention]) -> tuple[str, ...]:
@@ -91,14 +77,6 @@ def _sliced(recorded: Recorder, each: ObservedAttention) -> bool:
     return 1 < width < min(inputs)
 
 
-def _across(found: Provenance) -> bool:
-    """Return True if each block has the query and key rows of one token only, so its heads attend to each other."""
-    blocks = found.blocks
-    query, key = found.query.token[blocks], found.key.token[blocks]
-    one = bool(((query >= 0) & (query == query[:, :1])).all() & (key == query[:, :1]).all())
-    return one and bool(blocks.any()) and query.shape[1] > 1
-
-
 def side_tags(each: ObservedAttention, which: int) -> Tags | None:
     """Return the tags of query (0), key (1) or value (2); None if they were not recorded."""
     if each.layout.scores is each.layout.context:
@@ -119,25 +97,6 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
     """Return the operation that made query (0), key (1) or value (2); None if not exactly one."""
     index = _root(each, which)
     return None if index is None else recorded.nodes[index - 1]
-
-
-def is_query_first(recorded: Recorder, each: ObservedAttention) -> bool | None:
-    """Return True if the query comes from a query projection, False if from that of the key; None if that is not known.
-
-    It is known by the parameters' names, or, for one projection of both, by which columns come first.
-    """
-    query, key = (root_node(recorded, each, which) for which in (0, 1))
-    if query is None or key is None or query.kind != "linear" or key.kind != "linear":
-        return None
-    if query is not key:
-        named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
-        roles = role(named[0]), role(named[1])
-        return roles == ("q", "k") if set(roles) == {"q", "k"} else None
-    tags = [side_tags(each, which) for which in (0, 1)]
-    one, other = (
-        ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
-    )
-    return bool(one < other)
 
 
 class Consumer(NamedTuple):
@@ -198,7 +157,7 @@ def _merged(
         row = column if each.layout.flip else row
         assert known is not None
         mine = (tags.node == node.index) & (tags.element > 0)
-        token = torch.where(mine, known.query.token[block, row], token)
+        token = torch.where(mine, known.query[block, row], token)
     rows = token.flatten(0, -2)
     lowest, highest = rows.masked_fill(rows < 0, 10**6).amin(-1), rows.amax(-1)
     seen = highest >= 0

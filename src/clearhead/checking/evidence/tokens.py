@@ -30,7 +30,7 @@ from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.subject.embedding import Embedded, Steps
 from clearhead.checking.subject.subject import prepare
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE
-from clearhead.recording.provenance import Dependency, Provenance, measure, provenance
+from clearhead.recording.provenance import Dependency, Provenance, provenance
 from clearhead.recording.weighing import weigh
 
 # What the edits of a layer are about, whose scores follow the definition.
@@ -68,9 +68,7 @@ class TokensEvidence(FedEvidence):
     @cached_property
     def dependency(self) -> Dependency:
         """Return which outputs depend on which tokens, with the operands of the products."""
-        generator = torch.Generator().manual_seed(self.seed)
-        x = self.batched(self.inputs[0])
-        return measure(self.subject.spare(), self._given, x, generator, self.observed)
+        return self.measured(self.subject, self.inputs[0], self.observed)
 
     @cached_property
     def leaks(self) -> list[int] | None:

@@ -1,7 +1,6 @@
 """Edits of the heads, of query, key and value, and of the rotation."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,12 +13,7 @@ from clearhead.checking.hypotheses.recipe import (
     right_rotate,
     rotate,
 )
-from clearhead.checking.hypotheses.stage_edit import (
-    Stage,
-    StageEdit,
-    grouped,
-    rotary,
-)
+from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared, grouped
 
 # Heads: query, key, value, at → the three; tensor, at → heads of keys; context, at → output.
 
@@ -29,44 +23,35 @@ def _taking(*which: int) -> Stage:
     return lambda query, key, value, at: tuple((query, key, value)[each] for each in which)
 
 
-def _same(*which: int) -> Stage:
-    """Return a stage in which every head has the first head's query (0), key (1) or value (2)."""
-    return lambda query, key, value, at: tuple(
-        each[:, :1].expand_as(each) if index in which else each
-        for index, each in enumerate((query, key, value))
-    )
+def _of(change: Callable[[Tensor, Setting], Tensor], *which: int) -> Mapping[str, Stage]:
+    """Return an `arrange` stage, by that name, that changes query (0), key (1) or value (2) by a function of it."""
+    return {
+        "arrange": lambda query, key, value, at: tuple(
+            change(each, at) if index in which else each
+            for index, each in enumerate((query, key, value))
+        )
+    }
 
 
-def _split_by_view(*which: int) -> Stage:
-    """Return a stage that views query (0), key (1) or value (2) as heads first, without the transpose."""
-    return lambda query, key, value, at: tuple(
-        each.transpose(1, 2).reshape(each.shape) if index in which else each
-        for index, each in enumerate((query, key, value))
-    )
+def _first_head(x: Tensor, at: Setting) -> Tensor:
+    """Return (batch, heads, len, dim) in which every head is the first one."""
+    return x[:, :1].expand_as(x)
 
 
-def _at(*rows: Callable[[Tensor], Tensor] | None) -> Stage:
-    """Return a stage that applies a function to each of query, key and value; None leaves one unchanged."""
-    return lambda query, key, value, at: tuple(
-        each if row is None else row(each).expand_as(each)
-        for row, each in zip(rows, (query, key, value), strict=True)
-    )
+def _split_by_view(x: Tensor, at: Setting) -> Tensor:
+    """Return (batch, heads, len, dim), viewed as heads first without the transpose."""
+    return x.transpose(1, 2).reshape(x.shape)
 
 
-def _rolled(by: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that rolls (batch, heads, len, dim) along the tokens."""
-    return lambda x: x.roll(by, 2)
+def _tiled(x: Tensor, at: Setting) -> Tensor:
+    """Return key or value heads, tiled instead of repeated one by one."""
+    return x.repeat(1, at.num_heads // x.shape[1], 1, 1)
 
 
-def _other_columns(x: Tensor) -> Tensor:
+def _other_columns(x: Tensor, at: Setting) -> Tensor:
     """Return (batch, heads, len, dim) whose heads are every num_heads-th column instead of adjacent ones."""
     flat = x.transpose(1, 2).flatten(2)
     return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
-
-
-def _viewed(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Return query, the key whose transpose is its reshape to (dim, len), and value."""
-    return query, key.reshape(*key.shape[:2], key.shape[3], key.shape[2]).mT, value
 
 
 def _heads_as_tokens(
@@ -87,60 +72,46 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
     return context.reshape(at.batch, at.query_len, -1)
 
 
-def _tiled(side: int) -> Stage:
-    """Return a stage that tiles the heads of key (1) or value (2); the other one is repeated as usual."""
-    return lambda *given: tuple(
-        each.repeat(1, given[3].num_heads // each.shape[1], 1, 1) if index == side else each
-        for index, each in enumerate(given[:3])
-    )
-
-
 GROUPS = [
-    StageEdit("heads.gqa-tiled", "tiled",
-         {"group": lambda x, at: x.repeat(1, at.num_heads // x.shape[1], 1, 1)}, grouped),
-    *(
-        StageEdit("heads.gqa-tiled", "tiled", {"arrange": _tiled(side)}, grouped) for side in (1, 2)
-    ),
+    *(StageEdit("heads.gqa-tiled", "tiled", changes, grouped)
+      for changes in ({"group": _tiled}, _of(_tiled, 1), _of(_tiled, 2))),
     StageEdit("heads.layout", "same",
          {"group": lambda x, at: x[:, :1].expand(-1, at.num_heads, -1, -1)}, grouped,
          {"what": "first key head"}),
-    StageEdit("law.pairs", "viewed", {"arrange": _viewed}),
+    StageEdit("law.pairs", "viewed", _of(lambda x, at: x.flatten(2).unflatten(2, (x.shape[3], -1)).mT, 1)),
 ]  # fmt: skip
+
+# Query (0), key (1) and value (2), and which of them a mistake is about.
+SIDES = ("query", "key", "value")
+WHICH = ((0, 1, 2), (1, 2), (0,), (1,), (2,), (0, 1), (0, 2))
 
 HEADS = [
     *(
-        StageEdit("heads.layout", "same", {"arrange": _same(*which)}, values={"what": name})
-        for name, which in (
-            ("query, key and value", (0, 1, 2)),
-            ("key and value", (1, 2)),
-            ("query", (0,)),
-            ("key", (1,)),
-            ("value", (2,)),
-            ("query and key", (0, 1)),
-        )
+        StageEdit("heads.layout", "same", _of(_first_head, *which),
+             values={"what": " and ".join(SIDES[each] for each in which)})
+        for which in WHICH
     ),
     StageEdit("heads.layout", "tokens", {"around": _heads_as_tokens},
          lambda contract: not grouped(contract)),
-    *(
-        StageEdit("heads.layout", "view", {"arrange": _split_by_view(*which)})
-        for which in ((0, 1, 2), (0, 1), (0,), (1,), (2,), (1, 2), (0, 2))
-    ),
+    *(StageEdit("heads.layout", "view", _of(_split_by_view, *which)) for which in WHICH),
     StageEdit("heads.layout", "view", {
-        "arrange": _split_by_view(0, 1, 2),
-        "merge": lambda x, at: _view_merge(x, at),
+        **_of(_split_by_view, 0, 1, 2),
+        "merge": _view_merge,
         "end": lambda x, at: x.reshape(at.batch, at.query_len, at.num_heads, -1).transpose(1, 2),
     }),
-    StageEdit("law.pairs", "columns", {"arrange": lambda q, k, v, at: (q, k, _other_columns(v))}),
+    StageEdit("law.pairs", "columns", _of(_other_columns, 2)),
 ]  # fmt: skip
 
 TOKENS = [
-    StageEdit("law.pairs", "elsewhere", {"arrange": _at(*rows)})
-    for rows in (
-        *(tuple(_rolled(by) if i == side else None for i in range(3)) for by in (1, -1) for side in range(3)),
-        (lambda x: x.flip(2), None, None),
-        (lambda x: x[:, :, :1], None, None),
-        (lambda x: x[:, :, -1:], None, None),
+    StageEdit("law.pairs", "elsewhere", _of(change, side))
+    for change, sides in (
+        (lambda x, at: x.roll(1, 2), (0, 1, 2)),
+        (lambda x, at: x.roll(-1, 2), (0, 1, 2)),
+        (lambda x, at: x.flip(2), (0,)),
+        (lambda x, at: x[:, :, :1].expand_as(x), (0,)),
+        (lambda x, at: x[:, :, -1:].expand_as(x), (0,)),
     )
+    for side in sides
 ] + [
     StageEdit("law.pairs", "elsewhere", {"around": lambda inner, *sides: inner(*sides).cumsum(2)}),
     StageEdit("law.pairs", "alone", {"around": lambda inner, q, k, v, at: right_group(v, at)}),
@@ -165,13 +136,9 @@ MERGES = [
 
 
 VALUES = [
-    StageEdit(
-        "law.value", "centred", {"arrange": lambda q, k, v, at: (q, k, v - v.mean(2, keepdim=True))}
-    ),
-    *(
-        StageEdit("law.value", "shares", {"arrange": lambda q, k, v, at, axis=axis: (q, k, v.softmax(axis))})
-        for axis in (-1, 2)
-    ),
+    StageEdit("law.value", "centred", _of(lambda x, at: x - x.mean(2, keepdim=True), 2)),
+    StageEdit("law.value", "shares", _of(lambda x, at: x.softmax(-1), 2)),
+    StageEdit("law.value", "shares", _of(lambda x, at: x.softmax(2), 2)),
 ]  # fmt: skip
 
 TAKEN = [
@@ -229,17 +196,6 @@ def _neighbours_as_halves(x: Tensor) -> Tensor:
     return torch.cat([-x[..., 1::2], x[..., 0::2]], -1)
 
 
-def _with_base(base: float) -> Stage:
-    """Return a stage that rotates query and key with this base."""
-
-    def both(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-        """Return query and key rotated with the base."""
-        contract = replace(at.contract, rope={**(at.contract.rope or {}), "base": base})
-        return right_rotate(query, key, at._replace(contract=contract))
-
-    return both
-
-
 def _value_too(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
     """Return query and key unchanged and the value rotated by its positions."""
     return query, key, rotate(value, value, at, 0)[1]
@@ -262,29 +218,17 @@ def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tenso
 
 ROPE = [
     *(
-        StageEdit(code, way, {"rotate": turned}, rotary, values)
-        for code, way, turned, values in (
-            ("rope.layout", "other", _other_layout, {}),
-            ("rope.offset", "zero", lambda q, k, at: rotate(q, k, at, 0), {}),
-            ("rope.offset", "one", lambda q, k, at: rotate(q, k, at, at.offset + 1), {}),
-            ("differs", "not-rotated", lambda q, k, at: (q, k), {}),
-            ("rope.layout", "mixed", _mixed(_of_halves, "interleaved"), {}),
-            ("rope.layout", "mixed", _mixed(_of_neighbours, "half"), {}),
-            ("rope.layout", "mixed", _mixed(_neighbours_as_halves, "half"), {}),
-            ("rope.layout", "mixed", _mixed(_neighbours_as_halves, "interleaved"), {}),
-            ("differs", "one-rotated", lambda q, k, at: (right_rotate(q, k, at)[0], k),
-             {"which": "query"}),
-            ("differs", "one-rotated", lambda q, k, at: (q, right_rotate(q, k, at)[1]),
-             {"which": "key"}),
-            ("rope.layout", "whole", _whole_width, {}),
+        StageEdit(code, way, {"rotate": turned}, declared("rope"))
+        for code, way, turned in (
+            ("rope.layout", "other", _other_layout),
+            ("rope.offset", "zero", lambda q, k, at: rotate(q, k, at, 0)),
+            ("rope.offset", "one", lambda q, k, at: rotate(q, k, at, at.offset + 1)),
+            ("rope.layout", "mixed", _mixed(_of_halves, "interleaved")),
+            ("rope.layout", "mixed", _mixed(_of_neighbours, "half")),
+            ("rope.layout", "mixed", _mixed(_neighbours_as_halves, "half")),
+            ("rope.layout", "mixed", _mixed(_neighbours_as_halves, "interleaved")),
+            ("rope.layout", "whole", _whole_width),
         )
     ),
-    StageEdit("rope.layout", "value", {"arrange": _value_too}, rotary),
-    *(
-        StageEdit("differs", "base", {"rotate": _with_base(base)},
-             lambda contract, base=base: (
-                 contract.rope is not None and contract.rope.get("base", 10000.0) != base),
-             {"base": f"{base:,.0f}"})
-        for base in (10000.0, 500000.0, 1000000.0, 1000.0, 100.0)
-    ),
+    StageEdit("rope.layout", "value", {"arrange": _value_too}, declared("rope")),
 ]  # fmt: skip

@@ -1,11 +1,10 @@
 """Edits of the mask and of the softmax: which pattern hides, what hides, and what is normalised."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from clearhead import stages
 from clearhead.checking.contract import Contract
@@ -14,14 +13,10 @@ from clearhead.checking.hypotheses.recipe import (
     right_visible,
     visible,
 )
-from clearhead.checking.hypotheses.stage_edit import (
-    Stage,
-    StageEdit,
-    causal,
-    hides,
-    looks_back,
-    windowed,
-)
+from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared, looks_back
+
+# A mask that is passed does not count.
+HIDES = declared("causal", "window", "documents")
 
 # Patterns of the mask.
 
@@ -119,55 +114,35 @@ def _inverted(at: Setting) -> Tensor:
 MASKS = [
     StageEdit("mask.inverted", "future", {"visible": _inverted},
          lambda contract: contract.causal and contract.window is None),
-    StageEdit("mask.inverted", "window", {"visible": _inverted}, windowed),
-    StageEdit("mask.inverted", "diagonal", {"visible": _inverted_diagonal(-1)}, causal),
-    StageEdit("mask.inverted", "next", {"visible": _inverted_diagonal(1)}, causal),
-    StageEdit("mask.missing", "causal", {"visible": _without("causal")}, causal),
-    StageEdit("mask.missing", "window", {"visible": _without("window")}, windowed),
+    StageEdit("mask.inverted", "window", {"visible": _inverted}, declared("window")),
+    StageEdit("mask.inverted", "diagonal", {"visible": _inverted_diagonal(-1)}, declared("causal")),
+    StageEdit("mask.inverted", "next", {"visible": _inverted_diagonal(1)}, declared("causal")),
+    StageEdit("mask.missing", "causal", {"visible": _without("causal")}, declared("causal")),
+    StageEdit("mask.missing", "window", {"visible": _without("window")}, declared("window")),
     StageEdit("mask.missing", "both", {"visible": _without("causal", "window")},
          lambda contract: contract.causal and contract.window is not None),
     StageEdit("mask.missing", "documents", {"visible": _without("documents")},
-         lambda contract: contract.documents is not None),
-    StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, hides),
-    StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, causal),
-    StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, causal),
+         declared("documents")),
+    StageEdit("mask.missing", "some-heads", {"visible": _first_head_only}, HIDES),
+    StageEdit("mask.off-by-one", "next", {"visible": _moved(right=1)}, declared("causal")),
+    StageEdit("mask.off-by-one", "itself", {"visible": _moved(right=-1)}, declared("causal")),
     *(
         StageEdit("mask.off-by-one", way,
              {"visible": _moved(by if "back" in sides else 0, by if "ahead" in sides else 0)},
-             windowed, {"sides": sides})
+             declared("window"), {"sides": sides})
         for by, way in ((1, "more"), (-1, "less"))
         for sides in ("back", "ahead", "back and ahead")
     ),
     StageEdit("mask.missing", "ahead", {"visible": _both_sides}, looks_back),
+    StageEdit("mask.top-left", "rectangular", {"visible": lambda at: visible(at, 0)}, HIDES),
 ]  # fmt: skip
-
-ALIGNMENT = [StageEdit("mask.top-left", "rectangular", {"start": lambda at: 0}, hides)]
-
-
-def _next_to(by: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that shifts a mask by `by` keys and hides the keys beyond the ends."""
-    return lambda mask: functional.pad(mask, (max(by, 0), max(-by, 0)))[
-        ..., max(-by, 0) : mask.shape[-1] + max(-by, 0)
-    ]
 
 
 GIVEN = [
-    *(
-        StageEdit("mask.off-by-one", way, {"visible": _given(moved)})
-        for way, moved in (
-            ("padding-more", lambda mask: mask | _next_to(1)(mask)),
-            (
-                "padding-more",
-                lambda mask: (mask | _next_to(1)(mask)) & _next_to(1)(torch.ones_like(mask)),
-            ),
-            ("padding-less", lambda mask: mask & _next_to(-1)(mask)),
-            ("padding-first", lambda mask: mask & _next_to(1)(torch.ones_like(mask))),
-        )
-    ),
     StageEdit("mask.inverted", "given", {"visible": _given(lambda mask: ~mask)}),
-    StageEdit("mask.inverted", "with-given", {"visible": _inverted_with_given}, hides),
+    StageEdit("mask.inverted", "with-given", {"visible": _inverted_with_given}, HIDES),
     StageEdit("mask.missing", "given", {"visible": _without(mask=True)}),
-    StageEdit("mask.missing", "with-given", {"visible": _without("causal", "window")}, hides),
+    StageEdit("mask.missing", "with-given", {"visible": _without("causal", "window")}, HIDES),
     StageEdit("mask.broadcast", "given", {"visible": _on_queries}),
     *(
         StageEdit("mask.broadcast", way, {"visible": _given(pick)})
@@ -216,90 +191,9 @@ HIDING = [
     StageEdit("mask.soft", "hidden-scaled", {"hide": _added(-1.0, True)}),
 ]  # fmt: skip
 
-# The softmax: scores in which −∞ is hidden → weights.
-
-
-def _over(axis: int, *, safely: bool = False) -> Stage:
-    """Return a `share` stage, the softmax over `axis`; `safely` fills hidden scores with -1e9 instead of -inf."""
-
-    def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
-        """Return the softmax of the masked scores over the axis."""
-        hidden = masked == -torch.inf
-        return torch.softmax(masked.masked_fill(hidden, -1e9) if safely else masked, axis)
-
-    return share
-
-
-def _flat(start: int, end: int) -> Stage:
-    """Return a `share` stage, one softmax over the axes from `start` to `end` together.
-
-    It raises AssertionError from axis 0 on if there is one head, where it equals another stage.
-    """
-
-    def share(masked: Tensor, empty: str, at: Setting) -> Tensor:
-        """Return the softmax over all of these axes at once, in the shape of the scores."""
-        assert start != 0 or at.num_heads > 1  # with one head that is another axis
-        return torch.softmax(masked.flatten(start, end), start).view_as(masked)
-
-    return share
-
-
-def _raw(masked: Tensor, empty: str = "", at: Setting | None = None) -> Tensor:
-    """Return the masked scores with 0 instead of -inf; the other arguments are ignored."""
-    return masked.masked_fill(masked == -torch.inf, 0.0)
-
-
-def _by_sum(numbers: Tensor) -> Tensor:
-    """Return the values divided by their sum over the last axis."""
-    return numbers / numbers.sum(-1, keepdim=True)
-
-
-def share(weigh: Callable[[Tensor], Tensor]) -> Stage:
-    """Return a `share` stage that replaces the softmax by a function of the masked scores."""
-    return lambda masked, empty, at: weigh(masked)
-
-
-# Functions instead of the softmax, as they are or divided by their sum: the name, the sentence, the function.
-NORMALISERS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-    "raw": ("raw", _raw),
-    "exp": ("exp", torch.exp),
-    "sigmoid": ("sigmoid", torch.sigmoid),
-    "log": ("log", lambda masked: _raw(torch.log_softmax(masked, -1))),
-    "relu": ("relu", torch.relu),
-    "exp, the largest subtracted,": ("operation", lambda s: (s - s.amax(-1, keepdim=True)).exp()),
-    "square": ("operation", lambda masked: _raw(masked).square()),
-    **{
-        name: ("operation", getattr(functional, name))
-        for name in ("softplus", "elu", "gelu", "silu")
-    },
-}
-BY_SUM = {"raw": "by-sum", "relu": "relu"}
+# Another axis than the keys and other functions are read off the recorded stages (`judging/reading.py`).
 SOFTMAX = [
-    *(
-        StageEdit("softmax.axis", "over", {"share": share}, values={"axis": name})
-        for name, share in (
-            ("queries", _over(-2)),
-            ("heads", _over(1)),
-            ("batch", _over(0)),
-            ("samples and heads together", _flat(0, 1)),
-            ("queries", _over(-2, safely=True)),
-            ("heads", _over(1, safely=True)),
-            ("batch", _over(0, safely=True)),
-            ("queries and keys together", _flat(2, 3)),
-            ("whole tensor", _flat(0, 3)),
-        )
-    ),
-    *(
-        StageEdit("softmax.missing", way, {"share": share(weigh)}, values={"operation": name})
-        for name, (way, function) in NORMALISERS.items()
-        for way, weigh in (
-            (way, function),
-            (BY_SUM.get(name, "operation"), lambda s, f=function: _by_sum(f(s))),
-        )
-        if not (name.startswith("exp") and weigh is not function)  # that is the softmax
-    ),
-    StageEdit("softmax.axis", "sum",
-         {"share": share(lambda s: (w := s.softmax(-1)) / w.sum(-2, keepdim=True))}),
-    StageEdit("softmax.twice", "twice", {"share": share(lambda s: stages.weights(s).softmax(-1))}),
+    StageEdit("softmax.twice", "twice",
+         {"share": lambda masked, empty, at: stages.weights(masked).softmax(-1)}),
     StageEdit("law.value", "transposed", {"after": lambda weights, seen, at: weights.mT}),
 ]  # fmt: skip

@@ -138,7 +138,6 @@ class Explanation:
         recipe: the definition with the script applied; the definition if nothing is known.
         contract: the declared one, with the mask that was found.
         script: the edits.
-        also: other edits that match too, if the script is one edit.
         error: the largest error of the definition if nothing is known, else 0.0.
         trials: the calls, if they are not those of the evidence.
     """
@@ -147,7 +146,6 @@ class Explanation:
     recipe: Recipe
     contract: Contract
     script: tuple[StageEdit, ...] = ()
-    also: tuple[StageEdit, ...] = ()
     error: float = 0.0
     trials: tuple[Trial, ...] = ()
 
@@ -196,7 +194,7 @@ def _styles(trials: Sequence[Trial], recipe: Recipe) -> Iterator[Recipe]:
     empties = False
     for trial in trials:
         try:
-            empties |= not recipe.seen(trial.setting).any(-1).all().item()
+            empties |= not recipe.visible(trial.setting).any(-1).all().item()
         except (RuntimeError, AssertionError):
             return
     for style in EMPTY_STYLES if empties else EMPTY_STYLES[:1]:
@@ -242,21 +240,17 @@ def explain(
     for filled in contracts(contract) if finite.double().mean() > MOSTLY else []:
         seen = [trial.under(filled) for trial in trials]
         rows = table(filled)
-        single = [(edit, recipe) for edit in rows if (recipe := _followed(seen, edit)) is not None]
-        if single:
-            (edit, recipe), *others = single
-            also = tuple(each for each, _ in others if each.way != "constant")
-            return Explanation(True, recipe, filled, (edit,), also)
-        for pair in _pairs(rows, seen[0].setting):
-            recipe = _followed(seen, *pair)
+        pairs = _pairs(rows, seen[0].setting)
+        for script in itertools.chain(((edit,) for edit in rows), pairs):
+            recipe = _followed(seen, script)
             if recipe is not None:
-                return Explanation(True, recipe, filled, pair)
+                return Explanation(True, recipe, filled, script)
     filled = contracts(contract)[0]
     errors = [trial.under(filled).error(RIGHT) for trial in trials]
     return Explanation(False, RIGHT, filled, error=max(errors))
 
 
-def _followed(trials: Sequence[Trial], *script: StageEdit) -> Recipe | None:
+def _followed(trials: Sequence[Trial], script: Sequence[StageEdit]) -> Recipe | None:
     """Return the definition with a script applied, in the style that matches every call; None if it does not match."""
     recipe = RIGHT
     for edit in script:

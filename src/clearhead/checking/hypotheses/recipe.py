@@ -25,7 +25,6 @@ class Setting(NamedTuple):
     Attributes:
         mask: bool, True for visible pairs, broadcastable to (batch, heads, query_len, kv_len); None without one.
         d_in: the width of the input; None if unknown.
-        first: the position of the first query for the mask; None aligns the last query with the last key.
     """
 
     contract: Contract
@@ -38,12 +37,11 @@ class Setting(NamedTuple):
     value_head_dim: int
     mask: Tensor | None = None
     d_in: int | None = None
-    first: int | None = None
 
     @property
     def offset(self) -> int:
-        """The position of the first query: `first`, else kv_len − query_len."""
-        return self.kv_len - self.query_len if self.first is None else self.first
+        """The position of the first query: the last one belongs to the last key."""
+        return self.kv_len - self.query_len
 
 
 def right_merge(context: Tensor, at: Setting) -> Tensor:
@@ -168,11 +166,6 @@ def declared_bias(at: Setting) -> Tensor | None:
     return total
 
 
-def right_start(at: Setting) -> int:
-    """Return the position of the first query, from which the mask is made."""
-    return at.offset
-
-
 def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: "Recipe") -> Tensor:
     """Return the raw scores scaled, capped, with the declared bias, and hidden by `recipe.hide`."""
     scores = stages.capped_scores(stages.scaled_scores(raw, scale), at.contract.softcap)
@@ -224,7 +217,6 @@ class Recipe:
     group: Callable[..., Tensor] = right_group
     rotate: Callable[..., tuple[Tensor, Tensor]] = right_rotate
     scale: Callable[[Setting], float] = right_scale
-    start: Callable[[Setting], int] = right_start
     visible: Callable[[Setting], Tensor] = right_visible
     prepare: Callable[..., Tensor] = right_prepare
     hide: Callable[..., Tensor] = right_hide
@@ -237,16 +229,12 @@ class Recipe:
     def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
         """Return the weights, (batch, heads, query_len, kv_len), of heads that are already split."""
         query, key = self.rotate(query, self.group(key, at), at)
-        seen = self.seen(at)
+        seen = self.visible(at)
         # Where all is finite, what keeps a NaN to itself changes nothing.
         plain = stages.rows_finite(query) and stages.rows_finite(key)
         scores = stages.matmul(query, key.mT) if plain else stages.scores(query, key)
         masked = self.prepare(scores, seen, self.scale(at), at, self)
         return self.after(self.share(masked, self.empty, at), seen, at)
-
-    def seen(self, at: Setting) -> Tensor:
-        """Return bool, True where a query may see a key, (query_len, kv_len) or broadcast over samples and heads."""
-        return self.visible(at._replace(first=self.start(at)))
 
     def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         """Return the context of heads that are already split: (batch, heads, query_len, dim)."""

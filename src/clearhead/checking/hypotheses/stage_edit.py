@@ -40,39 +40,12 @@ class StageEdit:
         return replace(recipe, **self.changes)
 
 
-def causal(contract: Contract) -> bool | None:
-    """Return `contract.causal`: True if causality is declared."""
-    return contract.causal
-
-
-def windowed(contract: Contract) -> bool:
-    """Return True if a window is declared."""
-    return contract.window is not None
-
-
-def hides(contract: Contract) -> bool:
-    """Return True if causality, a window or documents are declared; a mask that is passed does not count."""
-    return bool(contract.causal) or contract.local
-
-
-def biased(contract: Contract) -> bool:
-    """Return True if a bias or ALiBi is declared."""
-    return contract.bias is not None or contract.alibi_slopes is not None
-
-
-def capped(contract: Contract) -> bool:
-    """Return True if a softcap is declared."""
-    return contract.softcap is not None
-
-
-def sunk(contract: Contract) -> bool:
-    """Return True if sinks are declared."""
-    return contract.sinks is not None
-
-
-def rotary(contract: Contract) -> bool:
-    """Return True if a rotation is declared."""
-    return contract.rope is not None
+def declared(*fields: str) -> Callable[[Contract], bool]:
+    """Return a function that is True for a contract that declares one of these fields, which False does not."""
+    return lambda contract: any(
+        getattr(contract, each) is not None and getattr(contract, each) is not False
+        for each in fields
+    )
 
 
 def grouped(contract: Contract) -> bool:

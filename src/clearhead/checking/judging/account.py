@@ -4,7 +4,7 @@ The search over the table of edits comes first. Where no script gives the number
 compared with the declared one, stage by stage.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -13,7 +13,7 @@ import torch
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.splitting import Splitting, is_query_first
+from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, fits
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
@@ -39,7 +39,7 @@ from clearhead.recording.weighing import ACTIVATIONS
 TOPICS = ("mask", "softmax", "scale", "order", "product")
 # The stages of a recipe that a topic is about.
 TOUCHES = {
-    "mask": {"visible", "hide", "after", "start"},
+    "mask": {"visible", "hide", "after"},
     "softmax": {"share", "after", "hide"},
     "scale": {"scale", "prepare"},
     "order": {"prepare", "share"},
@@ -146,9 +146,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
         unknown: dict[str, tuple[str, Values]] = {}
         unknown |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
         return Account((), frozenset(), unknown, found.contract)
-    if not claims:
-        measured = first_difference(e.trials)
-        claims = [Claim("product", "differs", Found("output", {}, measured))]
+    claims = claims or [_unnamed(e.trials, "output")]
     return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
 
 
@@ -214,9 +212,9 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     if declared is not None and seen[0] and declared not in (*seen, sum(seen)):
         wrong = Found("other", {"declared": declared, "seen": seen[0]})
         return replace(made, claims=(*made.claims, Claim("heads", "heads.layout", wrong)))
-    way = next((way for way, wrong in WAYS if wrong(each)), None)
-    if way is not None and not e.dependency.mixed:
-        return Account((Claim("heads", "heads.layout", Found(way)),), contract=made.contract)
+    if (each.merged is False or each.sliced) and not e.dependency.mixed:
+        wrong = Found("sliced" if each.sliced else "viewed")
+        return Account((Claim("heads", "heads.layout", wrong),), contract=made.contract)
     if made.claims:
         return made
     changed = set(each.changed) - LAYERS
@@ -237,13 +235,6 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 
 # An activation between context and projection, as in LeViT, is a layer.
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
-# What rows of a layer show that its projections do not follow the definition.
-WAYS: Sequence[tuple[str, Callable[[Splitting], object]]] = (
-    ("tokens", lambda each: each.across),
-    ("view", lambda each: each.split),
-    ("viewed", lambda each: each.merged is False),
-    ("sliced", lambda each: each.sliced),
-)
 
 
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
@@ -281,13 +272,6 @@ def _inside(e: TokensEvidence, index: int) -> Account:
             # Query and key are taken as they are, and hold what their parts were scaled by.
             clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
             return Account((), clear, why, found.contract, (("scale-unknown", {}),))
-        one = group.attentions[0]
-        over = [each for each in found.script if each.code == "softmax.axis"]
-        swapped = bool(over) and one.layout.sides == (1, 0)
-        if swapped and e.recorded is not None and not is_query_first(e.recorded.recorder, one):
-            # The same numbers: query and key have changed places, or the weights are transposed.
-            other = replace(over[0], code="law.value", way="transposed", values={})
-            found = replace(found, script=(other,), also=found.script)
         return _of_recipe(found, trials, TOPICS)
     facts = stages_of_group(group, e.recorded)
     claims = list(read_claims(facts, trials[0].under(found.contract), e))
@@ -304,11 +288,11 @@ def _inside(e: TokensEvidence, index: int) -> Account:
     elif not claims and not notes and _by_its_own_mask(e, trials[0].under(found.contract), facts):
         return Account((), frozenset(TOPICS) - {"mask"}, {}, found.contract)
     elif not claims and not notes:
-        claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
+        claims = [_unnamed(trials, "inside")]
     kinds = {name for field, name in DECLARED.items() if getattr(e.contract, field) is not None}
     fixed = bool(notes) and all(key in kinds and of.get("of") != "input" for key, of in notes)
     if fixed and not claims and group.arranged is not None:
-        claims = [Claim("order", "differs", Found("otherwise", {}, first_difference(trials)))]
+        claims = [_unnamed(trials, "inside")]
     if claims:
         return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract, notes)
     if any(key == "scale-unknown" for key, _ in notes):
@@ -316,6 +300,16 @@ def _inside(e: TokensEvidence, index: int) -> Account:
     if kinds:
         unknown["order"] = ("more-than-attends", {})
     return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
+
+
+def _unnamed(trials: Sequence[Trial], way: str) -> Claim:
+    """Return the claim that numbers differ: about a declared rotation, a declared change of the scores, or neither."""
+    contract, topic = trials[0].setting.contract, "product"
+    if any(getattr(contract, field) is not None for field in DECLARED):
+        topic, way = "order", "otherwise"
+    if contract.rope is not None:
+        topic, way = "positions", "rotation"
+    return Claim(topic, "differs", Found(way, {}, first_difference(trials)))
 
 
 def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool:
@@ -341,14 +335,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
     clear = frozenset(topic for topic in topics if not TOUCHES.get(topic, touched) & touched)
     claims = []
     for edit in found.script:
-        # What is not scaled at all is scaled by every size that is 1.
-        others = () if edit.code == "scale.missing" else found.also
-        also = tuple(
-            (each.code, each.way, each.values)
-            for each in others
-            if (each.code, each.way, each.values) != (edit.code, edit.way, edit.values)
-        )
-        told = Found(edit.way, edit.values, _measured(edit, trials, found), also)
+        told = Found(edit.way, edit.values, _measured(edit, trials, found))
         if edit.noun == "scale" and set(edit.changes) == {"scale"}:
             used = found.recipe.scale(trials[0].setting)
             told = against_declared(told, used, found.contract)
@@ -372,7 +359,7 @@ def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> t
             each for each in factors if abs(each[0] / right_scale(each[1].setting) - 1) > SLOPE
         )
         return slope(*next(apart, factors[0]))
-    if edit.code.startswith("mask.") and {"visible", "start"} & set(edit.changes):
+    if edit.code.startswith("mask.") and "visible" in edit.changes:
         wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials
         shown = next((each for each in wrong if each.setting.kv_len <= DRAWN), wrong[0])
         if "arrange" not in edit.changes and (shown.setting.kv_len <= DRAWN or shown is first):

@@ -35,7 +35,7 @@ def as_promised(e: TokensEvidence) -> Contract | None:
     if measured.broken.any() or measured.moves.shape[0] != measured.moves.shape[1]:
         return None
     for contract in contracts(e.promised):
-        if not ((RIGHT.seen(_setting(e, contract)) ^ measured.moves) & ~own).any():
+        if not ((RIGHT.visible(_setting(e, contract)) ^ measured.moves) & ~own).any():
             return contract
     return None
 
@@ -66,7 +66,7 @@ def leaks(e: TokensEvidence) -> Claim | Clear:
         return Clear()
     own = torch.eye(*measured.moves.shape, dtype=torch.bool)
     at = _setting(e, contracts(e.promised)[0])
-    seen = RIGHT.seen(at) | own
+    seen = RIGHT.visible(at) | own
     picture = ("dependency", dependency(measured, seen.tolist()))
     if broken:
         return Claim("leaks", "differs", Found("tokens", {}, picture))

@@ -67,7 +67,7 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
     at = first.setting
     if seen is None:
         assert recipe is not None
-        found = recipe.seen(at)
+        found = recipe.visible(at)
         seen = found.expand(1, 1, *found.shape[-2:])[0, 0] if found.ndim == 2 else found[0, 0]
     right = right_visible(at)
     right = right if right.ndim == 2 else right[0, 0]

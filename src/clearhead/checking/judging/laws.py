@@ -136,9 +136,9 @@ def _moved_apart(e: TokensEvidence) -> bool:
     """Return True if in all groups every key is of another token than its value; False if the tokens are unknown."""
     apart = []
     for source in e.sources:
-        if source is None or not source.known or source.key.token.shape != source.value.token.shape:
+        if source is None or not source.known or source.key.shape != source.value.shape:
             return False
-        key, value = (rows.token[source.blocks] for rows in (source.key, source.value))
+        key, value = (rows[source.blocks] for rows in (source.key, source.value))
         both = (key >= 0) & (value >= 0)
         if not both.any() or bool((value < -1).any()):
             return False
@@ -152,8 +152,8 @@ def _without_keys(e: TokensEvidence) -> list[int]:
     for source in e.sources:
         if source is None or not source.known:
             return []
-        asking = torch.cat([asking, source.query.token[source.blocks].flatten()])
-        read = torch.cat([read, source.key.token[source.blocks].flatten()])
+        asking = torch.cat([asking, source.query[source.blocks].flatten()])
+        read = torch.cat([read, source.key[source.blocks].flatten()])
     if bool((asking < 0).any()) or bool((read < 0).any()):
         return []
     return asking[~torch.isin(asking, read)].unique().tolist()

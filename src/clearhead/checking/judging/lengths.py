@@ -1,7 +1,6 @@
 """Verdicts by the law of length: attention is the same mechanism at any number of tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -163,10 +162,12 @@ def _of_function(e: HeadsEvidence) -> Verdict | None:
     asked = lengths.bearable(steps, heads or 1, 0, limit)
     # As many tokens as heads do not tell which axis is which.
     for tokens in (each for each in asked if each != heads):
-        sizes = replace(main.sizes, batch=1, query_len=tokens, kv_len=tokens)
+        sizes = main.sizes._replace(
+            name=f"{tokens} tokens", batch=1, query_len=tokens, kv_len=tokens
+        )
         if heads is None and tokens > LAW_RECORDED:
-            sizes = replace(sizes, num_heads=1, num_kv_heads=1)
-        made = attempted(e.subject, replace(sizes, name=f"{tokens} tokens"), e.seed)
+            sizes = sizes._replace(num_heads=1, num_kv_heads=1)
+        made = attempted(e.subject, sizes, e.seed)
         trial = as_trial(made, e.explained.contract, e.rounded)
         if trial is not None and not lengths.holds(trial, e.explained.recipe):
             return broken_law(Broken("definition", trial.error(e.explained.recipe), trial.name))

@@ -20,7 +20,7 @@ from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import SLOPE, UNREAD
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.thresholds import SUMS
-from clearhead.recording.weighing import ACTIVATIONS, Weighing, weigh
+from clearhead.recording.weighing import ACTIVATIONS, EXPONENTIALS, Weighing, weigh
 
 RIGHT_MASK = StageEdit("", "", {})
 # What is declared of the scores, and the remark that what does it gives.
@@ -111,12 +111,14 @@ def _read(
     """
     forms = [weigh(each) for each in attentions]
     form = forms[0]
-    # Numbers that sum to one are shares, whatever they were made by.
+    weights = torch.cat([place(each.weights) for each in attentions], 1)
+    # Numbers that sum to one are shares, whatever they were made by; no softmax makes numbers below 0.
     shares = form.axis is None and form.sums and form.normaliser not in ACTIVATIONS
+    axis = None if bool((weights < 0).any()) and not form.after else "keys" if shares else form.axis
     return ReadStages(
-        torch.cat([place(each.weights) for each in attentions], 1),
+        weights,
         torch.cat([place(each.visible) for each in forms], 1),
-        "keys" if shares else form.axis,
+        axis,
         form.scale if all(each.scale == form.scale for each in forms) else None,
         form,
         attentions[0].has_sink,
@@ -197,16 +199,17 @@ def broken(bad: Trial, code: str, way: str) -> Claim:
 def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim]:
     """Yield a claim for each stage that differs from the declared one, in order: softmax, scale, mask, then product.
 
-    The mask is not compared if a module fills scores with infinity, or the softmax is over another axis.
+    The mask is not compared if a module fills scores with infinity, or the softmax is over another axis, nor if there
+    is an activation instead of it, whose zeros hide nothing.
     """
     contract, wanted = first.setting.contract, right_scale(first.setting)
     sums = ("sums", sums_of(stages.weights))
+    name = "" if stages.form is None else stages.form.normaliser
     if stages.axis != "keys" and not stages.has_sink:
         axis = _axis(stages)
-        name = "" if stages.form is None else stages.form.normaliser
         if axis is not None:
             yield Claim("softmax", "softmax.axis", Found("over", {"axis": axis}, sums))
-        elif not stages.divided:
+        elif not stages.divided or (name and name not in EXPONENTIALS):
             way = "operation" if name else "none"
             yield Claim("softmax", "softmax.missing", Found(way, {"operation": name}, sums))
     plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
@@ -218,13 +221,13 @@ def read_claims(stages: ReadStages, first: Trial, e: Evidence) -> Iterator[Claim
         yield Claim("scale", "scale.wrong", against_declared(found, used, contract))
     if stages.fill == torch.inf and not isinstance(e, HeadsEvidence):
         yield broken(first, "output.non-finite", "infinity")
-    elif stages.axis in ("keys", None):
+    elif stages.axis in ("keys", None) and name not in ACTIVATIONS:
         yield from _mask(stages, first, e)
-    after = () if stages.form is None else stages.form.after
+    after = () if stages.form is None or stages.axis != "keys" else stages.form.after
     known = bool(after) and all(change.kind != "unknown" for change in after)
     total = stages.weights.sum(-1)
     one = bool(((total - 1).abs() <= SUMS)[total.isfinite() & (total != 0)].all())
-    if known and stages.axis == "keys" and not (one or stages.has_sink or stages.divided):
+    if known and not (one or stages.has_sink or stages.divided):
         yield Claim("product", "law.value", Found("sums", {}, sums))
     for change in after:
         if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
@@ -304,7 +307,7 @@ def mask_named(seen: Tensor, at: Setting, visible: Tensor) -> StageEdit | None:
     """
     for edit in (RIGHT_MASK, *MASKS):
         if edit.needs(at.contract):
-            other = edit.applied(RIGHT).seen(at) ^ seen
+            other = edit.applied(RIGHT).visible(at) ^ seen
             if not (other & visible).any():
                 return edit
     return None

@@ -18,15 +18,11 @@ class Found:
         way: the variant of its sentence in the catalogue.
         values: the values of its sentence.
         measured: a key of the catalogue, and its values; None without a measurement.
-        also: other names for the same measurement: (code, way, values).
-        reason: why it was found.
     """
 
     way: str
     values: Values = field(default_factory=dict)
     measured: tuple[str, Values] | None = None
-    also: tuple[tuple[str, str, Values], ...] = ()
-    reason: str = ""
 
 
 @dataclass(frozen=True)

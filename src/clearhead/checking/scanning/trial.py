@@ -135,7 +135,7 @@ def _row(source: Source, definition: Definition, made: Tried) -> ScanRow:
     first = next(iter(report.findings), None)
     why = "; ".join(report.unverified)
     if first is not None:
-        why = f"{first.code}: {first.sentence.partition('; or ')[0]}"
+        why = f"{first.code}: {first.sentence}"
     elif not why and (made.unasked or made.undeclared):
         asked = f"as far as asked: {', '.join(made.unasked)}" if made.unasked else ""
         why = "; ".join(filter(None, (asked, *made.undeclared)))
@@ -192,7 +192,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                 break
     if without is None and failed is not None:
         raise failed
-    return without if without and without.report.asked else None
+    return without if without and without.report != Report(without.report.name, ()) else None
 
 
 def _awake(subject: Subject, seed: int) -> Subject:
@@ -326,7 +326,7 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
             reason = reasons[topic]
         elif (topic in DEFINED or each.code == "law.scores") and "softmax" in reasons:
             reason = reasons["softmax"]
-        elif each.code == "differs" and not each.also:
+        elif each.code == "differs":
             reason = "no-mistake"
         else:
             continue

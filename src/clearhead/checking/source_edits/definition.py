@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead import stages
 from clearhead._common.foreign_names import is_output, role
 from clearhead._common.lessons import LessonRow
-from clearhead.checking.hypotheses.recipe import rotated
+from clearhead.checking.contract import Contract
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting
 
 SIDES = {"q": "query", "k": "key", "v": "value", "o": "output"}
 
@@ -125,37 +125,16 @@ def _matrix(parts: Mapping[str, list[Tensor]]) -> NamedMatrix:
     return NamedMatrix(torch.cat(weights, 1) if len(weights) > 1 else weights[0], bias)
 
 
-def attended(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    promised: Mapping[str, Any],
-    seen: Tensor | None = None,
-) -> Tensor:
-    """Return the context of the definition, (…, queries, width); with fewer queries than keys they are the last ones.
-
-    `promised` may have scale, causal and rope; `seen` is bool, True for visible pairs, or None.
-    """
-    rope = promised.get("rope")
-    if rope is not None:
-        query, key = (rotated(each, 0, 10000.0, rope["layout"]) for each in (query, key))
-    scale = promised.get("scale") or query.shape[-1] ** -0.5
-    scores = stages.scores(query, key) * scale
-    if promised.get("causal"):
-        new, keys = scores.shape[-2:]
-        past = torch.ones(new, keys, dtype=torch.bool).tril(keys - new)
-        seen = past if seen is None else seen & past
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
-    return stages.matmul(stages.weights(scores), value)
-
-
 def definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Tensor]:
     """Return a function (x, of, seen=None) that computes the output of the definition with the module's own matrices.
 
-    x gives the queries, `of` keys and values; the output projection is applied if there is one.
+    x gives the queries, `of` keys and values; the output projection is applied if there is one. With fewer queries than
+    keys they are the last ones.
     """
     heads = promised.get("num_heads") or 1
+    contract = Contract(
+        scale=promised.get("scale"), causal=promised.get("causal"), rope=promised.get("rope")
+    )
 
     def right(x: Tensor, of: Tensor, seen: Tensor | None = None) -> Tensor:
         """Return the output for queries from x, and keys and values from `of`.
@@ -166,7 +145,9 @@ def definition(layers: Layers, promised: Mapping[str, Any]) -> Callable[..., Ten
             layers[side](each).unflatten(-1, (heads, -1)).transpose(-3, -2)
             for side, each in (("q", x), ("k", of), ("v", of))
         )
-        context = attended(query, key, value, promised, seen).transpose(-3, -2).flatten(-2)
+        sizes = x.shape[-2], of.shape[-2], query.shape[-1], value.shape[-1]
+        at = Setting(contract, 1, heads, heads, *sizes, seen)
+        context = RIGHT.styled("zero").heads(query, key, value, at).transpose(-3, -2).flatten(-2)
         return layers["o"](context) if "o" in layers else context
 
     return right

@@ -12,7 +12,6 @@ from clearhead._common.foreign_names import OUTPUTS
 from clearhead._common.torch_internals import is_concrete
 from clearhead._text import format_bytes
 from clearhead.checking.subject.signatures import (
-    ROTARY,
     Parameters,
     SideNames,
     context_of,
@@ -20,7 +19,6 @@ from clearhead.checking.subject.signatures import (
     mask_of_tokens,
     needed,
     of_call,
-    rotary,
     sides_of,
 )
 
@@ -44,7 +42,7 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
         output = run(x, _future(tensors[0], causal), src_key_padding_mask=padding)
         return (output if batch_first else output.transpose(0, 1)), None
     named = _arguments(run, takes, tensors, causal)
-    return output_of(run(*tensors) if named is None else _called(run, tensors[0], named))
+    return output_of(run(*tensors) if named is None else run(**named))
 
 
 def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
@@ -253,16 +251,3 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
     masks = [name for name in names if "mask" in name and name not in handed]
     other = ("pad", "head_mask", "valid")
     return next((name for name in masks if not any(word in name for word in other)), None)
-
-
-def _called(run: Any, x: Tensor, named: dict[str, Any]) -> Any:
-    """Call with arguments by name, and with cos and sin if the call has a parameter for them.
-
-    These are of the whole width, or, after a RuntimeError, once for each pair.
-    """
-    if ROTARY not in of_call(run):
-        return run(**named)
-    try:
-        return run(**named, **{ROTARY: rotary(run, x, twice=True)})
-    except RuntimeError:
-        return run(**named, **{ROTARY: rotary(run, x, twice=False)})

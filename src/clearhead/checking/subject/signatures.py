@@ -41,8 +41,6 @@ PLACES = re.compile(r"^(position_ids|positions|pos_ids|input_positions)$")
 POSITIONS = re.compile(
     r"^pos(ition)?(al)?_?(ids|emb|enc)|^positions$|^freqs|^cos_?sin$|^rel_pos|rope|rotary|alibi"
 )
-# cos and sin, of the whole width or of each pair: which is seen when it is called.
-ROTARY = "position_embeddings"
 
 
 class SideNames(NamedTuple):
@@ -197,7 +195,7 @@ def filled(
     """
     found: dict[str, Any] = {}
     for name in needed(names):
-        if name in named or name == ROTARY:
+        if name in named:
             continue
         kind = kind_of(names[name])
         if kind in ("tensor", "config") or (kind == "mask" and causal):
@@ -217,28 +215,3 @@ def _filling(kind: str, name: str, x: Tensor) -> Any:
     if kind == "places":
         return torch.arange(tokens)[None].expand(x.shape[0], -1)
     return fixed.get(kind)
-
-
-def rotary(run: Any, x: Tensor, *, twice: bool = True) -> tuple[Tensor, Tensor]:
-    """Return cos and sin with base 10000, (batch, tokens, head_dim) each, or half as wide if not `twice`, in x's dtype.
-
-    head_dim is that of a part of the module, or the width of an x with heads.
-
-    Raises:
-        TypeError: if there is no head_dim.
-    """
-    widths = [
-        getattr(part, name)
-        for name in ("rotary_ndims", "head_dim", "head_size")
-        for part in (run.modules() if isinstance(run, nn.Module) else ())
-        if isinstance(getattr(part, name, None), int)
-    ]
-    if x.ndim > 3:
-        widths.append(x.shape[-1])
-    if not widths:
-        raise TypeError("rotary positions are wanted, and it has no head_dim to make them of")
-    rates = 10000.0 ** (-torch.arange(0, widths[0], 2, dtype=torch.float64) / widths[0])
-    angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * rates
-    angles = torch.cat([angles, angles], -1) if twice else angles
-    angles = angles[None].expand(x.shape[0], -1, -1)
-    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
