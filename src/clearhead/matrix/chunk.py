@@ -158,7 +158,10 @@ class Chunk:
 
     @cached_property
     def best_score(self) -> Tensor:
-        """The largest masked score of each query, (heads, queries); HIDDEN of the sweep for one that sees nothing."""
+        """The largest masked score of each query, (heads, queries); HIDDEN of the sweep for one that sees nothing.
+
+        IndexError for a chunk without keys.
+        """
         return self.scores.amax(dim=-1)
 
     @cached_property

@@ -54,9 +54,9 @@ def roles(
         `Roles`, whose fields are (batch, num_heads).
 
     Raises:
-        ArgumentTypeError: codes `roles.type`, `tokens.type` and `queries.type`.
+        ArgumentTypeError, UnsupportedError: codes `roles.type`, `tokens.type`, `queries.type`; `across.whole`.
         ShapeError: codes `tokens.shape` and `queries.shape`, and `roles.lengths` for tokens with
-            more queries than keys.
+            more queries than keys, or of a matrix with `cross=True`.
 
     Example:
         >>> import torch, clearhead as ch

@@ -122,6 +122,7 @@ def _gradients(
 
     Raises:
         ArgumentTypeError, ArgumentError: codes `relevance.type`, `retain_graph.type` and `relevance.target`.
+        WatchError: code `watch.written`.
     """
     _check_target(target)
     check_bool("retain_graph", retain_graph)

@@ -49,9 +49,10 @@ class Continuations:
         """The fingerprints of the keys of the last call of each module, (batch, kv_len)."""
 
     def of(self, name: str, problem: Problem, value: Tensor | None = None) -> Continuation | None:
-        """Return the link of a call to the call before of the same module; None if it does not continue it.
+        """Return the link of a call to the call before of the same module; None if it does not continue that one.
 
-        Stores the fingerprints of its keys, and of the value if given, for the next call. None too for meta tensors.
+        It does if its keys before its queries (in cross-attention all keys) are the last or first ones of that call.
+        Stores the fingerprints of its keys, and of the value if given, for the next call. Meta tensors have no link.
 
         Example:
             >>> from clearhead.attention.problem import make_problem

@@ -124,7 +124,7 @@ class Encoder:
         return dict(self._largest.values())
 
     def encode(self, value: object) -> Any:
-        """Return a value as JSON, and collect its tensors; fields that are None are left out.
+        """Return a value as JSON, and collect its tensors; sequences become lists, fields that are None are left out.
 
         Raises:
             UnsupportedError: code `file.kind`, for an object of another kind.
@@ -318,7 +318,7 @@ def _content(message: str) -> FileError:
 
 
 def _check_mask(problem: Problem) -> None:
-    """Check the numbers in a mask from a file, by evaluating its first pair and its spans.
+    """Check the numbers in a mask from a file, by evaluating its first pair, if there is one, and its spans.
 
     FileError if that is no bool. Errors of the mask itself pass. A problem without a mask or with a plain causal one
     is not checked.

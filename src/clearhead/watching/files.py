@@ -55,7 +55,8 @@ def write(path: str | os.PathLike[str], content: object) -> Path:
     Raises:
         MissingExtraError: if safetensors is not installed.
         FileError: code `file.unwritable`, if the place cannot be written to.
-        UnsupportedError: code `file.kind`, for something of a kind that files do not know.
+        UnsupportedError: code `file.kind`, for something of a kind or dtype that files do not know.
+        ArgumentTypeError: code `path.type`, for what is no path.
     """
     _safetensors()  # which reads it
     encoder = Encoder()
@@ -175,7 +176,7 @@ def read_seen(path: str | os.PathLike[str]) -> Record:
     """Return the record of a watch that `Seen.save` wrote.
 
     Raises:
-        MissingExtraError, FileError: as `read`; code `file.content` also for another content.
+        MissingExtraError, ArgumentTypeError, FileError: as `read`; code `file.content` also for another content.
     """
     record = read(path)
     if not isinstance(record, Record):

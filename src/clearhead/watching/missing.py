@@ -79,7 +79,7 @@ class Missing(NamedTuple):
 
 
 def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
-    """Return a line for each part, for at most `MOST_LISTED` parts, and where to find all of them."""
+    """Return a new line for each of the first `MOST_LISTED` parts, and where to find all if there are more."""
     lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
     more = len(missing) - len(lines)
     return "".join(lines) + (f"\n  - and {more} more, in {whole}" if more else "")

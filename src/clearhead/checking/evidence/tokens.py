@@ -219,7 +219,7 @@ class TokensEvidence(FedEvidence):
     def layers(self) -> tuple[Explanation | None, ...]:
         """The explanation of each group's layer, from its projections to the reader of its contexts.
 
-        None for a group whose projections or reader were not found.
+        None for a group whose projections or reader were not found, or whose widths do not divide into heads.
         """
         return tuple(map(self._layer, range(len(self.groups))))
 

@@ -40,7 +40,10 @@ Convention = Literal["eager", "sdpa", "flash", "flex", "clearhead"]
 
 
 def convention_of(implementation: str | None) -> Convention | None:
-    """Return how an implementation reads its arguments, or None for one that is not known."""
+    """Return how an implementation reads its arguments, or None for one that is not known.
+
+    None is "eager"; a name with "flash" and without "|" is "flash".
+    """
     if implementation is None or implementation == "eager":
         return "eager"
     if implementation in ("sdpa", NAME):
@@ -196,7 +199,10 @@ def _flash(
 
 
 def _is_scattered(valid: Tensor, query_len: int) -> bool:
-    """Return True if padding lies between real tokens of a row, bool, (batch, keys); a single query is always real."""
+    """Return True if padding lies between real tokens of a row, bool, (batch, keys).
+
+    With one query the last key counts as real.
+    """
     before = (~valid).cumsum(dim=-1)
     counts = valid.clone()
     if query_len == 1:
@@ -281,7 +287,8 @@ def _of_blocks(blocks: BlockMask, lengths: tuple[int, int]) -> Mask:
 def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | None]:
     """Split a tensor that is added to the scores into (mask, bias); None for one that it does not have.
 
-    −∞ and the lowest number of its dtype hide. Whole numbers are a bias in `dtype`.
+    −∞ and the lowest number of its dtype hide. Whole numbers are all bias, in `dtype`; a bias of 0 is None unless it
+    requires gradients.
     """
     if not added.is_floating_point():
         return None, added.to(dtype)
