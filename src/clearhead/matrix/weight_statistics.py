@@ -52,9 +52,8 @@ class WeightStatistics(BaseMatrix):
     def entropy(self) -> Tensor:
         """Return the entropy of the weights of each query: −Σ weight · ln weight, in nats.
 
-        Computed once unless it has gradients; each call returns a copy.
-
-        0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
+        Computed once unless it has gradients; each call returns a copy. 0 is one key only, ln(n) is n keys alike. What
+        a sink takes is not counted.
 
         Returns:
             (batch, num_heads, query_len).
