@@ -15,11 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from clearhead._text import shown
-from clearhead.errors import (
-    ArgumentTypeError,
-    ModelError,
-    SelectionError,
-)
+from clearhead.errors import ArgumentTypeError, ModelError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
