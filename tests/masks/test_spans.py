@@ -71,6 +71,9 @@ def test_a_common_run_is_what_every_query_sees(expression: Expression) -> None:
         (ch.padding(torch.arange(9) % 2 == 0), 5, None),
         (ch.padding(torch.zeros(9).bool()), 5, (0, 0)),
         (ch.causal() | ch.padding(4), 1, None),
+        (ch.dense(torch.arange(9)[None] < 7), 1, (0, 7)),
+        (ch.dense((torch.arange(9) > 3).expand(2, 1, 8, 9)), 8, (4, 9)),
+        (ch.dense((torch.arange(9) > 3).expand(2, 1, 9, 9)), 9, None),
     ],
     ids=lambda each: each.describe() if isinstance(each, ch.Mask) else None,
 )
@@ -85,6 +88,9 @@ def test_a_common_run_is_read_from_no_tensor_without_numbers() -> None:
     lengths = torch.zeros(2, dtype=torch.int64, device="meta")
     assert ch.padding(lengths).common_run(extent) is None
     assert ch.padding(torch.zeros(2, 9, device="meta").bool()).common_run(extent) is None
+    assert ch.dense(torch.zeros(1, 9, device="meta").bool()).common_run(extent) is None
+    shown = torch.zeros(2, 1, 9).bool()
+    assert torch.vmap(lambda mask: mask & (ch.dense(mask).common_run(extent) is None))(~shown).all()
 
 
 @given(expressions)

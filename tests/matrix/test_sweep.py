@@ -27,7 +27,7 @@ from clearhead.matrix.reductions import (
     Mass,
     Maximum,
     MaxScore,
-    OfKey,
+    OnKeys,
     Pooled,
     Received,
     Reduction,
@@ -448,7 +448,7 @@ def test_nothing_waits_for_a_device(
     once = recorded.waits
     reductions = [
         *(kind(problem) for kind in (LogSumExp, Maximum, MaxScore, Entropy, Distance, Received)),
-        OfKey(problem, problem.query_positions - 1),
+        OnKeys(problem, [problem.query_positions[None, None, :, None] - 1]),
         Largest(problem, 4),
         Mass(problem, member),
         Pooled(problem, 7, 5),

@@ -211,7 +211,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
                   rows={rowLabels(stage, call)}
                   columns={columnLabels(stage, call)}
                   focus={placeIn(stage, focus)}
-                  all={all || stage.rowAxis === "width"}
+                  all={all}
                   later={step !== null && names.indexOf(name) > step}
                   hidden={stage.columnAxis === "key" ? hidden : null}
                   marked={isMarked(name)}

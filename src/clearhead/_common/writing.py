@@ -81,11 +81,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileError if no file can be put at a path: the folder is not writable, or no plain file is there.
+    """Raise FileError if no file can be put at a path, new or in the place of one; nothing is written.
 
     Raises:
         ArgumentTypeError: code `path.type`, for what is no path.
-        FileError: code `file.unwritable`.
+        FileError: code `file.unwritable`, if the folder is missing or not writable, or if a folder, a device or a pipe
+            is at the path.
 
     Example:
         >>> check_writable("no/a.html")

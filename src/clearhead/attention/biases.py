@@ -191,7 +191,10 @@ class DenseBias(Bias, kind="dense_bias"):
         return self.tensor
 
     def check(self, extent: Extent) -> None:
-        """Raise ShapeError, DtypeError or DeviceError unless the tensor broadcasts to the call and fits the query."""
+        """Raise ShapeError, `bias.shape`, unless the tensor, of four dimensions, broadcasts to the call.
+
+        DtypeError or DeviceError as `check_bias_tensor` raises them.
+        """
         shape = tuple(self.tensor.shape)
         full = extent[:4]
         if any(size not in (1, full_size) for size, full_size in zip(shape, full, strict=True)):

@@ -275,7 +275,8 @@ def make_problem(
 ) -> Problem:
     """Return the validated problem of a call, or raise an error that names the argument, before any computation.
 
-    Tensors get four dimensions and the dtype of autocast. A full mask and a dropout of 0 become None.
+    Tensors get four dimensions and the dtype of autocast. A full mask and a dropout of 0 become None; `keys_finite` is
+    not verified.
 
     Raises:
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError, UnsupportedError: by argument.

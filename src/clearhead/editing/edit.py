@@ -339,7 +339,7 @@ def _holds(path: str, layer: str) -> bool:
 
 
 def followed(model: nn.Module, *, strict: bool = False) -> Edit:
-    """Return an `Edit`, to be entered, without operations, which only records the modules that attend."""
+    """Return an `Edit`, to be entered, that only records the modules that attend; `strict` as in `edit`."""
     made = edit(model, strict=strict)
     made.expects_changes = False
     return made

@@ -89,7 +89,7 @@ class Effects(MeasuredRows[Effect]):
         self.runs = len(rows) if runs is None else runs
 
     def _with(self, rows: Sequence[Effect]) -> Self:
-        """Return a table of other rows, with the same baseline."""
+        """Return a table of other rows, with the same baseline and clean metric."""
         return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:
@@ -105,7 +105,10 @@ class Effects(MeasuredRows[Effect]):
 
     @property
     def caption(self) -> str:
-        """The metric of the runs that rows are compared with."""
+        """A line with the metric that rows are compared with, and with that of the clean run, if there is one.
+
+        After an interrupt it says how many rows are done.
+        """
         some = "" if len(self) >= self.runs else f"; interrupted, {len(self)} of {self.runs}"
         if self.clean is None:
             return f"metric as it is: {self.baseline:.4f}{some}"

@@ -354,7 +354,7 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
 
 
 def _context_in(kept: Any, is_mean: bool) -> Contexts | None:
-    """Return the contexts in what was kept of a layer, or their mean as those of one position.
+    """Return the contexts in what was kept of a layer, or, if `is_mean`, their mean as those of one position.
 
     None if it has none; totals have a mean only.
     """

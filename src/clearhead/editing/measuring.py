@@ -52,9 +52,8 @@ def measured(
                 find = None if contexts is None else as_found(contexts, times)
                 parts = [slice(at * batch, (at + 1) * batch) for at in range(times)]
                 for place, rows in zip(some, parts, strict=False):
-                    edits.add(
-                        place.layer, "patched", place.operation(find, rows if copies > 1 else None)
-                    )
+                    operation = place.operation(find, rows if copies > 1 else None)
+                    edits.add(place.layer, "patched", operation)
                 given, from_there = inputs, nullcontext()
                 if replay:
                     from_there = replay.before([place.layer for place in some], times, batch)
@@ -67,12 +66,9 @@ def measured(
                     copies, unedited = 1, False
                     continue
                 unedited = False
-                found += [
-                    number_of(
-                        metric(samples_of(output, rows, times * batch) if copies > 1 else output)
-                    )
-                    for _, rows in zip(some, parts, strict=False)
-                ]
+                for _, rows in zip(some, parts, strict=False):
+                    mine = samples_of(output, rows, times * batch) if copies > 1 else output
+                    found.append(number_of(metric(mine)))
     except KeyboardInterrupt:
         if not found:
             raise

@@ -15,13 +15,7 @@ from clearhead.attention.problem import Problem
 from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.operation import Operation, chosen_queries
 from clearhead.editing.places import Places
-from clearhead.editing.rescoring import (
-    Rescoring,
-    apart,
-    attended_anew,
-    number_of_queries,
-    touched,
-)
+from clearhead.editing.rescoring import Rescoring, apart, attended_anew, number_of_queries, touched
 from clearhead.editing.selections import Selection
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or

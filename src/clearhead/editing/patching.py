@@ -173,7 +173,7 @@ def samples_of(output: Any, part: slice, batch: int) -> Any:
 
 
 def as_found(contexts: CallContexts, times: int) -> Find:
-    """Return a function that finds the context of a call, repeated `times` times along the batch."""
+    """Return a function that finds the context of a call, of all heads, repeated `times` times along the batch."""
 
     def find(path: str, heads: list[int], number: int) -> Contexts:
         return Contexts(contexts[path][number].repeat(times, 1, 1, 1), 0)

@@ -192,9 +192,8 @@ class _Runs:
             for (name, each), parts in self.inputs.items():
                 # What came before the sender has nothing from it.
                 if name in behind:
-                    problem = of_heads(
-                        seen[name].problem.replace(value=seen[name].value), [each], name
-                    )
+                    whole = seen[name].problem.replace(value=seen[name].value)
+                    problem = of_heads(whole, [each], name)
                     given = {part: getattr(problem, part) for part in parts}
                     edits.add(name, "receiver", OtherInputs((each,), given=given))
             return called(self.model, self.corrupt)

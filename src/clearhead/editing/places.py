@@ -143,7 +143,11 @@ def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -
 
 
 def _cache(running: Sequence[Running]) -> Any:
-    """Return the KV cache of the innermost running module that has one, its own of a bundle; None if none has."""
+    """Return the KV cache of the innermost running module that was given one; None if there is none.
+
+    Of a bundle it is the cache of the innermost module, None if that has none. A module that was given None, or
+    anything that is no cache, by the name of one ends the search.
+    """
     for each in reversed(running):
         for name, cache in each.arguments.items():
             if isinstance(cache, CacheBundle):

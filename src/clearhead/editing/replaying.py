@@ -79,10 +79,10 @@ class Replay:
 
     @contextmanager
     def before(self, layers: Sequence[str], times: int = 1, batch: int = 0) -> Iterator[None]:
-        """Have blocks that end before the first of these layers starts return their recorded outputs.
+        """Have blocks that end before the first of these layers starts return their recorded outputs in this block.
 
         Args:
-            layers: the paths of those that are edited.
+            layers: the paths of those that are edited, at least one.
             times: how many copies of the inputs the model runs on.
             batch: the samples of one copy.
         """
@@ -248,7 +248,10 @@ def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
 
 
 def _is_alone(block: nn.Module) -> bool:
-    """Return True if a block is in eval mode, and no module inside it has hooks or a patched forward."""
+    """Return True if a block is in eval mode with all inside, and none inside has hooks or a patched forward.
+
+    False if one is scripted.
+    """
     inside = list(block.modules())
     if any(each.training or isinstance(each, torch.jit.ScriptModule) for each in inside):
         return False
@@ -304,7 +307,7 @@ def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def _mark(each: Any) -> int:
-    """Return the version of a tensor, the length of a container, and 0 for any other object."""
+    """Return the version of a tensor, the length of a list, dict or set, and 0 for any other object."""
     if isinstance(each, Tensor):
         return each._version
     return len(each) if isinstance(each, list | dict | set) else 0

@@ -133,7 +133,7 @@ def _if_small(call: Problem, some: slice) -> slice:
 
 @contextmanager
 def apart(call: Problem) -> Iterator[None]:
-    """Draw dropout in this block from a separate random stream.
+    """Draw dropout in this block from a separate random stream; no-op for a call without dropout.
 
     The state of the generator is restored, so random numbers drawn after the block are those of a run without the
     edit.

@@ -192,7 +192,7 @@ def _attention(
 
     Returns:
         The context, (batch, query_len, num_heads, value_head_dim), and the matrix if the model was
-        asked for its attentions.
+        asked for its attentions, else None.
 
     Raises:
         UnsupportedError: code `model.positions`, for the middle of a text that ranks may share; and as `read_call`.

@@ -59,7 +59,7 @@ AFTER_ATTENTION = ("pooler",)
 def load(name: str | None = None, *, logits: bool = False, progress: bool = False) -> TextModel:
     """Load a model of transformers with its tokenizer, by its name or from a folder.
 
-    For None the sample `minilm` is read into layers of this library, without transformers.
+    For None the sample `minilm` is read into layers of this library, without transformers; it makes no logits.
     A folder is read without the network. The attention is the one that transformers takes by
     itself, PyTorch's own ("sdpa") where the model has it. Weights must be in safetensors; code that
     comes with a model is never run.
@@ -71,9 +71,10 @@ def load(name: str | None = None, *, logits: bool = False, progress: bool = Fals
 
     Raises:
         MissingExtraError: if transformers is not installed, or for None the sample `minilm`.
-        ModelError: codes `model.not-found`, for no such folder or name; `model.unreadable`, for one
-            that transformers cannot load like this; `model.incomplete`, if weights are missing;
-            `model.no-tokenizer`, if it does not read text; `model.logits`, if it makes no logits.
+        ModelError: codes `model.not-found`, for no such folder or name, or a file of it that cannot be
+            downloaded; `model.unreadable`, for one that transformers cannot load like this;
+            `model.incomplete`, if weights are missing; `model.no-tokenizer`, if it does not read text;
+            `model.logits`, if it makes no logits.
 
     Example:
         >>> from clearhead.integrations import huggingface

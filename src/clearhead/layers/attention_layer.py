@@ -89,7 +89,7 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Return the query, key and value of a call as projected, and the unrotated query or None; changes nothing."""
+        """Return query, key, value, all before rotation, and the part of the query that is never rotated, or None."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall

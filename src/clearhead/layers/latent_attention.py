@@ -178,7 +178,7 @@ class LatentAttention(AttentionLayer):
     ) -> Heads:
         """Return the heads of a query over latents: compared as latents if absorbed, else expanded to heads.
 
-        Raises ShapeError, code `layer.projected`, if a replaced projection has another width.
+        `unrotated` must be a tensor. ShapeError, `layer.projected`, if a replaced projection has another width.
         """
         assert unrotated is not None
         shared, latent = key, value

@@ -59,7 +59,7 @@ class QueryKeyNorm(Part):
     ) -> tuple[Tensor, Tensor]:
         """Return normed query and key, new tensors; positions are not used.
 
-        ShapeError, code `part.width`, for other heads.
+        Raises ShapeError, code `part.width`, for a query of another head_dim; nothing else is checked.
         """
         check_head_dim(self, query, self.head_dim)
         if not self.is_wide:

@@ -90,8 +90,8 @@ def _append_and_attend(
 ) -> Tensor | None:
     """Append a token to the cache and return its context, (batch, heads, 1, dim); None if the call does not qualify.
 
-    The cache counts the token at the very end, so an error or None leaves its length unchanged. Raises TooLargeError
-    if it is full.
+    The cache must hold tokens. It counts the token at the very end, so an error or None leaves its length unchanged.
+    Raises TooLargeError if it is full.
     """
     assert cache._layout is not None
     batch, kv_heads, width, value_width, dtype, _ = cache._layout

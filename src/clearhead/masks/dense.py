@@ -10,7 +10,10 @@ from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.base import Mask
-from clearhead.masks.spans import Extent
+from clearhead.masks.spans import Extent, run_of_rows
+
+MOST_ROWS = 16
+"""The largest number of rows of a tensor that are read for the keys that all queries see."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +66,12 @@ class Dense(Mask, kind="dense"):
                 f"the mask must be on the query's device; it is on {self.tensor.device}, "
                 f"the query on {device}.",
             )
+
+    def common_run(self, extent: Extent) -> slice | None:
+        """Return the run of keys that is all that every query sees; None if that differs, or for many queries."""
+        is_few = self.tensor.shape[:3].numel() <= MOST_ROWS
+        is_read = is_few and self.tensor.shape[3] == extent.kv_len
+        return run_of_rows(self.tensor.flatten(0, 2)) if is_read else None
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return the entries of the tensor for the given pairs, as `Mask.visible` describes.

@@ -10,17 +10,14 @@ from torch import Tensor
 
 from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
-from clearhead._common.torch_internals import is_concrete, is_transformed
+from clearhead._common.torch_internals import is_concrete
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
-from clearhead.masks.spans import Extent, Spans, one_run
+from clearhead.masks.spans import Extent, Spans, one_run, run_of_rows
 
 Side = Literal["right", "left"]
-
-FEW = 64
-"""Up to how many marks of tokens are read faster as a list."""
 
 NOT_READ = -1, 0
 """In the place of the smallest and the largest length, where they are not read: not all alike, and none too long."""
@@ -115,12 +112,9 @@ class Valid(Mask, kind="valid"):
         """
         rows = self._rows
         count = rows.sum(-1)
-        if rows.shape[-1] == 0:
-            return count, count
-        first = rows.long().argmax(-1)
-        last = rows.shape[-1] - rows.flip(-1).long().argmax(-1)
-        first, last = first.masked_fill(count == 0, 0), last.masked_fill(count == 0, 0)
-        return (first, last) if bool((last - first == count).all()) else None
+        begins = rows[:, :1].sum(-1) + (rows[:, 1:] & ~rows[:, :-1]).sum(-1)
+        first = (rows.cumsum(-1) == 0).sum(-1).masked_fill(count == 0, 0)
+        return (first, first + count) if bool((begins <= 1).all()) else None
 
     @cached_property
     def run(self) -> slice | None:
@@ -128,22 +122,7 @@ class Valid(Mask, kind="valid"):
 
         None otherwise, or if the tensor is empty or cannot be read.
         """
-        if not self.valid.numel() or not is_concrete(self.valid) or is_transformed(self.valid):
-            return None
-        rows = self._rows
-        if rows.numel() <= FEW:
-            row, *others = rows.tolist()
-            first, count = row.index(True) if True in row else 0, sum(row)
-            alike = all(other == row for other in others) and all(row[first : first + count])
-            return slice(first, first + count) if alike else None
-        row, *others = rows
-        if not all(torch.equal(other, row) for other in others):
-            return None
-        seen = row.nonzero()
-        if not seen.shape[0]:
-            return slice(0, 0)
-        first, stop = int(seen[0]), int(seen[-1]) + 1
-        return slice(first, stop) if stop - first == seen.shape[0] else None
+        return run_of_rows(self._rows)
 
     @property
     def batch(self) -> int | None:

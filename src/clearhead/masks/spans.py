@@ -10,6 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead._common.torch_internals import can_be_read
+
+FEW = 64
+"""The number of entries up to which a bool tensor is read faster as a list."""
+
 
 class Extent(NamedTuple):
     """The sizes, device and precision of the call for which a mask or a bias is evaluated.
@@ -75,6 +80,24 @@ def one_run(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
     start, stop = torch.broadcast_tensors(start, stop)
     start = start.clamp(0, kv_len)
     return Spans(start[..., None], torch.maximum(stop.clamp(0, kv_len), start)[..., None])
+
+
+def run_of_rows(rows: Tensor) -> slice | None:
+    """Return the run of keys that are True in a bool tensor, (rows, keys), if it is one and the same in all rows.
+
+    slice(0, 0) if no key is True; None if rows differ or have gaps, and for a tensor that is empty or cannot be read.
+    """
+    if not rows.numel() or not can_be_read(rows):
+        return None
+    if rows.numel() <= FEW:
+        row, *others = rows.tolist()
+        first, count = row.index(True) if True in row else 0, sum(row)
+        alike = all(other == row for other in others) and all(row[first : first + count])
+        return slice(first, first + count) if alike else None
+    row = rows[0]
+    first, count = int(row.view(torch.uint8).argmax()), int(row.count_nonzero())
+    alike = torch.equal(rows, row.expand_as(rows)) and bool(row[first : first + count].all())
+    return slice(first, first + count) if alike else None
 
 
 def every_key(extent: Extent) -> Spans:

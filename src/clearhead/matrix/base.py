@@ -52,9 +52,9 @@ class BaseMatrix(NoTensor):
 
     @property
     def problem(self) -> Problem:
-        """The problem of this matrix, with every key; a matrix of a ring gathers and caches the keys of all ranks.
+        """The problem of this matrix, with every key; a matrix of a ring gathers the keys of all ranks.
 
-        Every rank must read it for the first time together.
+        They are cached unless they require gradients. Every rank must read it for the first time together.
         """
         part = self.posed.part
         if part is None or part.rounds is None:
@@ -248,8 +248,8 @@ class BaseMatrix(NoTensor):
     def logsumexp(self) -> Tensor:
         """Log Σ exp of each query's masked scores, (batch, num_heads, query_len), in nats.
 
-        −∞ for a query that may attend to nothing; sinks are not counted. Computed once, in O(tokens)
-        memory; each call returns a copy.
+        −∞ for a query that may attend to nothing; sinks are not counted. In O(tokens) memory; computed once unless it
+        has gradients. Each call returns a copy.
         """
         return self._restore(self._total()[..., None])[..., 0].clone()
 

@@ -38,7 +38,10 @@ class ChunkPlace(NamedTuple):
         return rows.unflatten(0, (kv_heads, rows.shape[0] // kv_heads)).transpose(1, 2)
 
     def keys_of(self, tensor: Tensor) -> Tensor:
-        """Return a view of the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width)."""
+        """Return the chunk's keys in a tensor (heads, kv_len, width): (heads × tiles, keys, width).
+
+        A view for one tile, a copy otherwise.
+        """
         start, stop = self.keys.start, self.keys.stop
         if self.tiles == 1:
             return tensor[:, start:stop]
@@ -129,21 +132,19 @@ class Chunk:
         return tiles[:, None, None] * self.extent.step
 
     def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index in the chunk of a key of each query, and whether it is there.
+        """Return the indices in the chunk of some keys of each query, and whether they are there.
 
-        Int64 and bool, (heads, queries).
-        The index of a key that is not there is out of range.
+        Int64 and bool, (heads, queries, n). The index of a key that is not there is out of range.
 
         Args:
-            keys: (query_len,), int64: a key of the whole matrix for each query, which may be out of range.
+            keys: (batch, num_heads, query_len, n), int64: keys of the whole matrix, which may be out of range.
         """
-        keys = keys[self.place[2]]
+        keys = self.extent.rows_of(keys)
         if self.block is not None:
             numbers = self.block.numbers
             known = (keys >= 0) & (keys < len(numbers))
             keys = numbers[keys.clamp(0, len(numbers) - 1)].where(known, -1)
-        keys = keys.view(self.tiles, 1, -1) - self._starts - self.keys.start
-        keys = self.extent.of_each_head(keys)
+        keys = (keys - self._starts[..., None] - self.keys.start).flatten(0, 2)
         return keys, (keys >= 0) & (keys < self.weights.shape[-1])
 
     def whole_keys(self, places: Tensor) -> Tensor:
@@ -160,7 +161,10 @@ class Chunk:
 
     @cached_property
     def best_score(self) -> Tensor:
-        """The largest masked score of each query, (heads, queries); HIDDEN of the sweep for one that sees nothing."""
+        """The largest masked score of each query, (heads, queries); HIDDEN of the sweep for one that sees nothing.
+
+        IndexError for a chunk without keys.
+        """
         return self.scores.amax(dim=-1)
 
     @cached_property

@@ -289,6 +289,7 @@ class AttentionMatrix(WeightStatistics):
             ArgumentTypeError: codes `plot.axes`, `plot.tokens` and `log.type`.
             ShapeError: codes `plot.axes` and `plot.tokens`.
             SelectionError: code `plot.part`, for no such head or sample.
+            UnsupportedError: code `across.whole`, for a matrix with `across`.
 
         Example:
             >>> import torch, clearhead as ch

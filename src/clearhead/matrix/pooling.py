@@ -90,7 +90,7 @@ def row_shares(pooled: Tensor) -> Tensor:
 def hidden_cells(
     problem: Problem, sample: int, heads: list[int], rows: int, columns: int
 ) -> Tensor | None:
-    """Return the cells that are fully hidden, bool, (heads or 1, rows, columns); None if nothing can hide.
+    """Return the cells that are fully hidden, bool, (heads or 1, rows, columns); None if nothing can hide, or no pairs.
 
     Args:
         problem: the problem, whose mask and bias are read.

@@ -171,26 +171,35 @@ class Entropy(PerQuery):
         return (0.0 - torch.xlogy(chunk.total, chunk.maximum) - spread).clamp_(min=0.0)
 
 
-class OfKey(PerQuery):
-    """The weight of each query on one key.
+class OnKeys(Reduction):
+    """The weight of each query on sets of keys: `result` is (batch, num_heads, query_len, sets), upcast.
 
     Args:
         problem: the problem.
-        keys: (query_len,), int64: the key of each query; one out of range has weight 0.
+        keys: the keys of each query, int64, (batch or 1, num_heads or 1, query_len, n), for each set; those of
+            one set differ, and one out of range has weight 0.
     """
 
-    def __init__(self, problem: Problem, keys: Tensor) -> None:
-        super().__init__(problem)
-        self.keys = keys
+    tiled = True
 
-    def of(self, chunk: Chunk) -> Tensor:
-        """Return the weight of each query on its key, (heads, queries); 0 if the key is not in the chunk."""
+    def __init__(self, problem: Problem, keys: Sequence[Tensor]) -> None:
+        shape = (*problem.query.shape[:3], len(keys))
+        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
+        self.sizes = [each.shape[3] for each in keys]
+        heads = max(each.shape[1] for each in keys)
+        every = torch.cat([each.expand(problem.batch, heads, -1, -1) for each in keys], dim=3)
+        self.keys = every.expand(-1, problem.num_heads, -1, -1)
+
+    def update(self, chunk: Chunk) -> None:
+        """Add the weight of a chunk's queries on their keys to the result."""
         keys, there = chunk.find(self.keys)
         width = chunk.weights.shape[-1]
         if not width:
-            return chunk.weights.new_zeros(chunk.weights.shape[:-1])
-        found = chunk.weights.gather(-1, keys.clamp(0, width - 1)[..., None])[..., 0]
-        return found.masked_fill(~there, 0.0)
+            return
+        found = chunk.weights.gather(-1, keys.clamp(0, width - 1)).masked_fill(~there, 0.0)
+        rows = chunk.extent.rows_of(self.result)
+        sums = [some.sum(dim=-1) for some in found.split(self.sizes, dim=-1)]
+        rows += torch.stack(sums, dim=-1).view(rows.shape)
 
 
 class Mass(Reduction):

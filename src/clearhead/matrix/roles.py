@@ -1,11 +1,12 @@
 """The roles of heads, measured: how much of its weight a head puts where a known role would put it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
@@ -15,8 +16,8 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.parts import visible_pairs
-from clearhead.matrix.real_queries import counting
+from clearhead.matrix.parts import pairs, visible_pairs
+from clearhead.matrix.real_queries import counting, real_queries
 from clearhead.matrix.summary import Summary
 
 RECENT = 8
@@ -53,9 +54,9 @@ def roles(
         `Roles`, whose fields are (batch, num_heads).
 
     Raises:
-        ArgumentTypeError: codes `roles.type`, `tokens.type` and `queries.type`.
+        ArgumentTypeError, UnsupportedError: codes `roles.type`, `tokens.type`, `queries.type`; `across.whole`.
         ShapeError: codes `tokens.shape` and `queries.shape`, and `roles.lengths` for tokens with
-            more queries than keys.
+            more queries than keys, or of a matrix with `cross=True`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -74,26 +75,18 @@ def roles(
     matrix.check_whole("roles")
     tokens = matrix.tokens if tokens is None else tokens
     ids = None if tokens is None else _ids(tokens, matrix.problem)
-    return _measured(_Means(matrix, counting("queries", queries, matrix.problem)), ids)
-
-
-def _measured(means: "_Means", ids: Tensor | None) -> Roles:
-    """Return the score of each role, and the number of queries that each score is a mean of, without gradients."""
     with torch.no_grad():
-        scores: dict[str, Tensor] = {}
-        counts: dict[str, Tensor] = {}
-        for name, measure in means.measures(ids).items():
-            scores[name] = measure()
-            counts[name] = means.number
-        return Roles(**scores, counts=RoleCounts(**counts))
+        means = _Means(matrix, counting("queries", queries, matrix.problem))
+        targets = means.targets(ids)
+        return means.roles(targets, [means.weights_on(each) for each in targets.values()])
 
 
-def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
+def mean_weight(matrix: AttentionMatrix, keys: Tensor) -> Tensor:
     """Return the mean weight on chosen keys, as `Roles` averages: over the real queries that see one, and another key.
 
     Args:
         matrix: the attention of one layer.
-        keys: each (batch or 1, query_len), int64: a key for each query, out of range for none;
+        keys: (batch or 1, query_len, n), int64: keys for each query, out of range for none;
             those of one query differ.
 
     Returns:
@@ -102,11 +95,14 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
     Example:
         >>> import torch, clearhead as ch
         >>> matrix = ch.AttentionMatrix(torch.zeros(3, 2), torch.zeros(3, 2), mask=ch.causal())
-        >>> mean_weight(matrix, [torch.arange(3)[None]])  # itself: 1/2, 1/3, and query 0 has no choice
+        >>> mean_weight(matrix, torch.arange(3)[None, :, None])  # itself: 1/2, 1/3, and query 0 has no choice
         tensor(0.4167)
     """
     with torch.no_grad():
-        return _Means(matrix, counting("real", matrix.real, matrix.problem)).on_keys(keys)
+        means = _Means(matrix, counting("real", matrix.real, matrix.problem))
+        targets = means.targets_of(keys)
+        mean, _ = means.mean(means.weights_on(targets), targets.seen.sum(dim=-1))
+        return matrix._restore(mean)
 
 
 def evenness(matrix: AttentionMatrix) -> Tensor:
@@ -125,18 +121,18 @@ def evenness(matrix: AttentionMatrix) -> Tensor:
         return _Means(matrix, counting("real", matrix.real, matrix.problem)).evenness()
 
 
-def first_keys(matrix: AttentionMatrix) -> Tensor:
+def first_keys(problem: Problem) -> Tensor:
     """Return the first key of each sample that a real query may see, int64, (batch, 1); −1 for none.
 
     Example:
         >>> import torch, clearhead as ch
         >>> left = ch.padding(torch.tensor([[False, True, True]]))
         >>> query = torch.zeros(1, 1, 3, 2)
-        >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left))
+        >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left).problem)
         tensor([[1]])
     """
-    means = _Means(matrix, counting("real", matrix.real, matrix.problem))
-    return means.first.expand(matrix.batch, -1)
+    counts = counting("real", real_queries(problem), problem)
+    return _visible_keys(problem, counts)[1].expand(problem.batch, -1)
 
 
 def summary_with_roles(
@@ -162,13 +158,15 @@ def summary_with_roles(
         >>> summary_with_roles(ch.AttentionMatrix(torch.eye(5), torch.eye(5), mask=ch.causal()))
         Summary [query_len=5, kv_len=5] with roles
     """
-    real = matrix.real
-    summary = matrix.summary(**options)  # keeps what the roles need as well
     matrix.check_whole("roles")
-    problem = matrix.problem
+    problem, real = matrix.problem, matrix.real
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
-    found = _measured(_Means(matrix, counting("real", real, problem), first, summary), ids)
-    return replace(summary, roles=found, real=real)
+    with torch.no_grad():
+        means = _Means(matrix, counting("real", real, problem), first)
+        targets = means.targets(ids)
+        keys = [each.keys[:, None].where(each.seen, -1) for each in targets.values()]
+        summary, weights = matrix._summary_and_weights(keys, **options)
+        return replace(summary, roles=means.roles(targets, weights), real=real)
 
 
 def _ids(given: object, problem: Problem) -> Tensor:
@@ -193,6 +191,18 @@ def _ids(given: object, problem: Problem) -> Tensor:
     return torch.atleast_2d(tokens).to(problem.device)
 
 
+class _Targets(NamedTuple):
+    """The keys of each query on which a role puts its weight.
+
+    Attributes:
+        keys: int64, (batch or 1, query_len, n), of any number where they are not seen.
+        seen: bool, (batch or 1, num_heads or 1, query_len, n): the query counts, and sees the key.
+    """
+
+    keys: Tensor
+    seen: Tensor
+
+
 class _Means:
     """Means over the queries that count and have the choice: they see a target, and another key.
 
@@ -200,76 +210,71 @@ class _Means:
         matrix: the attention of one layer.
         counts: the queries that count, (batch or 1, query_len).
         first: the key that is the first token, (batch, 1); None for the first that is seen.
-        summary: the summary of the matrix, if it is known.
 
     Attributes:
-        position: of each query among the keys, (1, query_len): the last has that of the last key.
         visible: the number of keys that each query sees, (batch or 1, num_heads or 1, query_len).
         first: the key that was given, or the first that a query that counts sees in any head,
             (batch or 1, 1); −1 for none.
-        number: how many queries the last mean was over, (batch, num_heads).
     """
 
-    number: Tensor
-
     def __init__(
-        self,
-        matrix: AttentionMatrix,
-        counts: Tensor,
-        first: Tensor | None = None,
-        summary: Summary | None = None,
+        self, matrix: AttentionMatrix, counts: Tensor, first: Tensor | None = None
     ) -> None:
-        self.matrix, self.counts, self.summary = matrix, counts, summary
+        self.matrix, self.counts = matrix, counts
         self.visible, seen = _visible_keys(matrix.problem, counts)
         self.first = seen if first is None else first
-        position = torch.arange(matrix.query_len, device=matrix.device)[None]
-        self.position = position + (matrix.kv_len - matrix.query_len)
 
-    def measures(self, ids: Tensor | None) -> dict[str, Callable[[], Tensor]]:
-        """Return a function for each role that computes it, (batch, num_heads), and sets `number`.
+    def targets(self, ids: Tensor | None) -> dict[str, _Targets]:
+        """Return the targets of each role.
 
         Without `ids`, (batch or 1, kv_len), duplicate and induction are left out; "previous" is in cross-attention.
         """
-        earlier = [] if ids is None else _earlier(ids, self.matrix.query_len)
-        first = self.first.expand(-1, self.matrix.query_len)
-        # A summary has the weight on key 0, which is a padded text's first token in no row or in some.
-        known = None if self.summary is None or bool(first.any()) else self.summary
-        every = {"first": lambda: self._on_key("first", first, known)}
-        if not self.matrix.problem.cross:
-            every["previous"] = lambda: self._on_key("previous", self.position - 1, self.summary)
-        if ids is not None:
-            every["duplicate"] = lambda: self.on_keys(earlier)
-            every["induction"] = lambda: self.on_keys(earlier, behind=1)
-        return every
-
-    def _on_key(self, name: str, key: Tensor, summary: Summary | None) -> Tensor:
-        """Return the mean weight on a key of each query; with a summary, from its statistic `name` of these keys.
-
-        The keys are (batch or 1, query_len), −1 for none.
-        """
-        if summary is None:
-            return self.on_keys([key])
-        query = self.position - self.position[:, :1]
-        seen = _sees(self.matrix.problem, query, key.clamp(min=0)) & (key >= 0)[:, None]
-        return self._mean(summary._statistic(name), seen.long())
-
-    def on_keys(self, keys: Sequence[Tensor], *, behind: int = 0) -> Tensor:
-        """Return each head's mean weight on some keys; each tensor is (batch or 1, query_len), out of range for no key.
-
-        With `behind`, the target is that number of tokens after the key, for queries that see both.
-        """
         problem = self.matrix.problem
-        weight = torch.zeros(
-            problem.query.shape[:3], dtype=self.matrix.dtype, device=problem.device
+        keys = {"first": self.first[:, None].expand(-1, problem.query_len, 1)}
+        if not problem.cross:
+            keys["previous"] = problem.query_positions[None, :, None] - 1
+        if ids is not None:
+            keys["duplicate"] = _earlier(ids, problem.query_len)
+            keys["induction"] = keys["duplicate"] + 1
+        sizes = [each.shape[2] for each in keys.values()]
+        every = torch.cat([each.expand(problem.batch, -1, -1) for each in keys.values()], dim=2)
+        seen = dict(zip(keys, self.targets_of(every).seen.split(sizes, dim=3), strict=True))
+        if ids is not None:  # the key after another, for queries that see both
+            seen["induction"] = seen["induction"] & seen["duplicate"]
+        return {name: _Targets(each, seen[name]) for name, each in keys.items()}
+
+    def targets_of(self, keys: Tensor) -> _Targets:
+        """Return the targets that are some keys, (batch or 1, query_len, n), out of range for none."""
+        problem = self.matrix.problem
+        some = self.counts[..., None] & (keys >= 0) & (keys < problem.kv_len)
+        seen = some[:, None]
+        if problem.kv_len:
+            seen = seen & _sees(problem, keys.where(some, 0))
+        return _Targets(keys, seen)
+
+    def weights_on(self, targets: _Targets) -> Tensor:
+        """Return the weight of each query on its targets, pair by pair, (batch, num_heads, query_len)."""
+        keys, seen = targets
+        # Pairs are computed for targets only: they come first, as many as the fullest row has.
+        some = seen.any(dim=1).flatten(1)
+        most = int(some.sum(dim=1).max()) if some.numel() else 0
+        place = some.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        real = some.gather(1, place)
+        key = keys.expand(len(some), -1, -1).flatten(1).gather(1, place).where(real, 0)
+        query = place // max(1, keys.shape[2])
+        found = pairs(self.matrix.problem, query, key, self.matrix._total())
+        weights = found.new_zeros(*found.shape[:2], some.shape[1])
+        weights.scatter_(2, place[:, None].expand_as(found), found)
+        return torch.where(seen, weights.unflatten(2, keys.shape[1:]), 0.0).sum(dim=-1)
+
+    def roles(self, targets: dict[str, _Targets], weights: Sequence[Tensor]) -> Roles:
+        """Return the score of each role and the number of queries that it is a mean of, from the weights on targets."""
+        hits = [each.seen.sum(dim=-1).expand(weights[0].shape) for each in targets.values()]
+        scores, counts = (
+            dict(zip(targets, map(self.matrix._restore, each), strict=True))
+            for each in self.mean(torch.stack(list(weights)), torch.stack(hits))
         )
-        hits = torch.zeros_like(self.visible)
-        for each in keys:
-            some = self.counts & (each >= 0) & (each < problem.kv_len - behind)
-            if bool(some.any()):
-                more, found = _weights_on(self.matrix, each, behind, some)
-                weight = weight + more
-                hits = hits + found
-        return self._mean(weight, hits)
+        return Roles(**scores, counts=RoleCounts(**counts))
 
     def evenness(self) -> Tensor:
         """Return the mean of entropy / ln(number of visible keys), (batch, num_heads), over queries with 2 or more."""
@@ -281,20 +286,19 @@ class _Means:
             share = torch.sigmoid(logsumexp - stages.upcast(sinks)[:, None])
             entropy = entropy + torch.special.xlogy(share, share)
         most = self.visible.clamp(min=2).to(entropy.dtype).log()
-        return self._mean(entropy / most, torch.ones_like(self.visible))
+        return matrix._restore(self.mean(entropy / most, torch.ones_like(self.visible))[0])
 
-    def _mean(self, values: Tensor, hits: Tensor) -> Tensor:
-        """Return the mean of each head over the queries that have a target, (batch, num_heads); 0 if none has.
+    def mean(self, values: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean over the queries that have a target, 0 if none has, and their number, (…, batch, num_heads).
 
-        Their number is stored as `number`. `hits` counts the targets that a query sees. Rounding is clamped to [0, 1].
+        `values` are (…, batch, num_heads, query_len); `hits` counts the targets that a query sees. Rounding is
+        clamped to [0, 1].
         """
         choice = self.counts[:, None] & (hits > 0) & (hits < self.visible)
         choice = choice.expand(values.shape)
         total = torch.where(choice, values, 0.0).sum(dim=-1)
         number = choice.sum(dim=-1)
-        mean = (total / number.clamp(min=1)).clamp(0.0, 1.0)
-        self.number = self.matrix.problem.restore(number)
-        return self.matrix.problem.restore(mean)
+        return (total / number.clamp(min=1)).clamp(0.0, 1.0), number
 
 
 def _visible_keys(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -340,60 +344,30 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
     return torch.cat(numbers, dim=2), torch.cat(firsts, dim=1)
 
 
-def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
-    """Return the earlier positions of each query's token, last one first; −1 where there is none.
+def _earlier(ids: Tensor, query_len: int) -> Tensor:
+    """Return the last `RECENT` earlier positions of each query's token, −1 where there is none.
 
-    Each tensor is (batch or 1, query_len).
+    They are (batch or 1, query_len, RECENT).
     """
     order = ids.argsort(dim=1, stable=True)
-    in_order = ids.gather(1, order)
-    last = torch.full_like(order, -1)
-    # In the sorted row, the neighbour on the left is the occurrence before.
-    again = in_order[:, 1:] == in_order[:, :-1]
-    last.scatter_(1, order[:, 1:], torch.where(again, order[:, :-1], -1))
-    found = [last]
-    for _ in range(RECENT - 1):
-        before = found[-1]
-        found.append(torch.where(before < 0, -1, last.gather(1, before.clamp(min=0))))
-    return [each[:, ids.shape[1] - query_len :] for each in found]
+    # In the sorted row, the neighbours on the left are the occurrences before.
+    left = F.pad(order, (RECENT, 0), value=-1).unfold(1, RECENT, 1)[:, :-1]
+    before = ids[:, :, None].expand_as(left).gather(1, left.clamp(min=0))
+    earlier = left.where(before == ids.gather(1, order)[..., None], -1)
+    found = torch.empty_like(earlier).scatter_(1, order[..., None].expand_as(left), earlier)
+    return found[:, ids.shape[1] - query_len :]
 
 
-def _weights_on(
-    matrix: AttentionMatrix, keys: Tensor, behind: int, some: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the weight of the queries marked in `some` on key `keys + behind`, and where it is seen.
+def _sees(problem: Problem, keys: Tensor) -> Tensor:
+    """Return which keys of each query, (batch or 1, query_len, n), it sees: (batch or 1, num_heads or 1, query_len, n).
 
-    With `behind`, key `keys` must be seen too.
-
-    The weight is (batch, num_heads, query_len), 0 for the other queries; the second is (batch or 1, num_heads or 1,
-    query_len).
+    The keys are in range.
     """
-    problem = matrix.problem
-    # Pairs are computed for these queries only: they come first, as many as the fullest row has.
-    rows, query_len = some.shape
-    most = int(some.sum(dim=1).max()) if some.numel() else 0
-    query = some.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-    real = some.gather(1, query)
-    key = torch.where(real, keys.expand(rows, -1).gather(1, query), 0)
-    target = torch.where(real, key + behind, 0)
-    leading = problem.query.shape[:2]
-    seen = real[:, None] & _sees(problem, query, target)
-    if behind:
-        seen = seen & _sees(problem, query, key)
-    weights = torch.where(seen, matrix.at(query, target).reshape(*leading, most), 0.0)
-    to = query[:, None].expand(*leading, most)
-    weight = weights.new_zeros(*leading, query_len).scatter_(2, to, weights)
-    found = seen.new_zeros(*seen.shape[:2], query_len)
-    return weight, found.scatter_(2, query[:, None].expand(seen.shape), seen)
-
-
-def _sees(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
-    """Return which queries see their key, bool, (batch or 1, num_heads or 1, pairs), for (batch or 1, pairs)."""
-    at_query, at_key = queries[:, None, None], keys[:, None, None]
-    extent = problem.extent
-    visible = torch.ones_like(at_query, dtype=torch.bool)
+    query = torch.arange(problem.query_len, device=problem.device).view(1, 1, -1, 1)
+    key, extent = keys[:, None], problem.extent
+    visible = torch.ones_like(key, dtype=torch.bool)
     if problem.mask is not None:
-        visible = visible & problem.mask.visible(at_query, at_key, extent)
+        visible = visible & problem.mask.visible(query, key, extent)
     if problem.bias is not None and problem.bias.may_hide:
-        visible = visible & (problem.bias.at(at_query, at_key, extent) != -torch.inf)
-    return visible[:, :, 0]
+        visible = visible & (problem.bias.at(query, key, extent) != -torch.inf)
+    return visible

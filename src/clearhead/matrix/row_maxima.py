@@ -36,7 +36,7 @@ def largest_of_rows(
 def top_of_finite(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
     """Return the k largest of finite non-negative weights in each row, (…, k), with their indices.
 
-    Values of float32 are compared as integers, which is faster.
+    They are in any order unless `sorted`. Values of float32 are compared as integers, which is faster.
     """
     if weights.dtype != torch.float32:
         return top_of_any(weights, k, sorted=sorted)
@@ -47,6 +47,9 @@ def top_of_finite(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tens
 
 
 def top_of_any(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the k largest weights of each row, (…, k), and their indices; NaN counts as largest."""
+    """Return the k largest weights of each row, (…, k), and their indices, in any order unless `sorted`.
+
+    NaN counts as largest.
+    """
     values, places = weights.topk(k, dim=-1, sorted=sorted)
     return values, places

@@ -160,7 +160,7 @@ class Summary:
         """Return the summary of one sample, which keeps its axes of batch, of size 1, and heads.
 
         Args:
-            index: the row of the batch.
+            index: the row of the batch, negative from the last.
 
         Raises:
             SelectionError: code `summary.sample`, for no such row.

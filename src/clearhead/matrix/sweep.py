@@ -205,9 +205,9 @@ def _threads(problem: Problem, reductions: Sequence[Reduction]) -> int:
 def _most_seen(problem: Problem, spans: Spans | None) -> int:
     """Return the largest number of keys from the first to the last that MOST_QUERIES neighbouring queries see.
 
-    All keys without spans.
+    All keys without spans, and of short texts.
     """
-    if spans is None:
+    if spans is None or problem.kv_len <= 2 * MOST_QUERIES:
         return problem.kv_len
     some = portions(problem.query_len, MOST_QUERIES)
     return max(length(hull(spans.start[:, each], spans.stop[:, each])) for each in some)
@@ -343,7 +343,7 @@ class _Buffers:
 
 
 def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor) -> None:
-    """Add the bias of a part to its scores, in place."""
+    """Add the bias of a part to its scores, in place; the problem must have one."""
     added = problem.bias_block(part.queries, part.keys)
     assert added is not None
     added = added[sample if added.shape[0] > 1 else 0]

@@ -38,7 +38,7 @@ def sweep_tiles(
 
     Args:
         problem: the problem.
-        spans: the spans of its mask, on the CPU; None without a mask.
+        spans: the spans of its mask, on the CPU; None without a mask, or if the mask has none.
         sample: the index of the sample.
         queries: the most queries of a tile that does not repeat.
         most_weights: the most weights of one head in an item of repeating tiles, which has at least one tile; 0 for
@@ -110,7 +110,7 @@ def part_of_runs(
 def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> SweepTile:
     """Return the tile of these slices of queries and keys, with the mask of the sample evaluated pair by pair.
 
-    On a GPU `empty` is never None, so that nothing waits for the device.
+    The problem must have a mask. On a GPU `empty` is never None, so that nothing waits for the device.
     """
     visible = problem.visible(queries, keys)
     assert visible is not None

@@ -23,7 +23,7 @@ from clearhead.matrix.reductions import (
     Mass,
     Maximum,
     MaxScore,
-    OfKey,
+    OnKeys,
     PerQuery,
     Pooled,
     Received,
@@ -52,7 +52,7 @@ class WeightStatistics(BaseMatrix):
     def entropy(self) -> Tensor:
         """Return the entropy of the weights of each query: −Σ weight · ln weight, in nats.
 
-        Computed once; each call returns a copy.
+        Computed once unless it has gradients; each call returns a copy.
 
         0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
 
@@ -265,10 +265,9 @@ class WeightStatistics(BaseMatrix):
     ) -> Summary:
         """Return all of the statistics, and the context if a value is given, in one pass over the weights.
 
-        It also stores the logsumexp and the entropy of the matrix.
-
-        With everything it takes about twice as long as one fused call of attention of width 128, and more of a
-        narrower one (2.5 times at 64, from 4 096 tokens on), in O(tokens) memory.
+        It also stores the logsumexp and the entropy of the matrix. With everything it takes about twice as long as
+        one fused call of attention of width 128, and more of a narrower one (2.5 times at 64, from 4 096 tokens on),
+        in O(tokens) memory.
 
         Args:
             value: (batch, num_kv_heads, kv_len, value_head_dim), for the context.
@@ -291,6 +290,18 @@ class WeightStatistics(BaseMatrix):
             >>> summary.received.sum(dim=-1)
             tensor([[5.0000, 5.0000]])
         """
+        return self._summary_and_weights((), value, top_k, pool, segments, progress)[0]
+
+    def _summary_and_weights(
+        self,
+        keys: Sequence[Tensor],
+        value: Tensor | None = None,
+        top_k: int | None = None,
+        pool: tuple[int, int] | None = None,
+        segments: Tensor | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Summary, list[Tensor]]:
+        """Return the summary, with the arguments of `summary`, and the weights on sets of keys, as of `OnKeys`."""
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
         member, sets = (None, 0) if segments is None else self._members(segments)
@@ -306,26 +317,25 @@ class WeightStatistics(BaseMatrix):
         mass = None if member is None else Mass(problem, member)
         context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
-        distance, received = Distance(problem), Received(problem)
+        distance, received, score = Distance(problem), Received(problem), MaxScore(problem)
         # The token before by position: the last query sits on the last key.
-        place = problem.query_positions
-        before = OfKey(problem, place - 1)
-        first = OfKey(problem, torch.zeros_like(place))
-        score = MaxScore(problem)
-        single = [total, maximum, score, distance, first, before, received, entropy]
+        place = problem.query_positions[None, None, :, None]
+        on_keys = OnKeys(problem, [torch.zeros_like(place), place - 1, *keys])
+        single = [total, maximum, score, distance, on_keys, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result.clone()
         self._entropy = self._restore(entropy.result)
-        return Summary(
+        first, before, *weights = on_keys.result.unbind(dim=3)
+        summary = Summary(
             logsumexp=self._restore(total.result),
             entropy=self._entropy.clone(),
             max=self._restore(maximum.result),
             max_score=self._restore(score.result),
             distance=self._restore(distance.result),
-            first=self._restore(first.result),
-            previous=self._restore(before.result),
+            first=self._restore(first.contiguous()),
+            previous=self._restore(before.contiguous()),
             received=self._restore(received.result),
             context=None if context is None else self._restore(context.result),
             top_k=None if largest is None else TopK(*map(self._restore, largest.result)),
@@ -334,6 +344,7 @@ class WeightStatistics(BaseMatrix):
             cross=problem.cross,
             heads=None if self.heads is None else numbers_of_heads(self),
         )
+        return summary, weights
 
     @torch.no_grad()
     def _statistic(self, name: str) -> Tensor:

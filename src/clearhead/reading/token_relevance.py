@@ -9,12 +9,7 @@ from torch import Tensor
 from clearhead._common.checks import check_bool
 from clearhead._common.hints import with_hints
 from clearhead._text import shown
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    SelectionError,
-    WatchError,
-)
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.indexing import read_index
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
@@ -122,6 +117,7 @@ def _gradients(
 
     Raises:
         ArgumentTypeError, ArgumentError: codes `relevance.type`, `retain_graph.type` and `relevance.target`.
+        WatchError: code `watch.written`.
     """
     _check_target(target)
     check_bool("retain_graph", retain_graph)

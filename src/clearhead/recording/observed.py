@@ -145,7 +145,7 @@ def attentions(recorded: Recorder) -> tuple[ObservedAttention, ...]:
 def _root(tags: Tags | None, products: Mapping[int, Node]) -> int | None:
     """Return the index of the product that at least half of an operand's tagged numbers stand for.
 
-    None if there is none.
+    None if there is none; AssertionError for tags of None.
     """
     assert tags is not None  # both sides of a product depend on the input
     nodes, counts = tags.node[tags.node != 0].unique(return_counts=True)

@@ -183,7 +183,10 @@ def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> It
 
 
 def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
-    """Yield the case of one feature and its variants; for "value_width" only variants, one for each other head dim."""
+    """Yield the case of one feature and its variants; for "value_width" only variants, one for each other head dim.
+
+    With one head dim its double is used. Grouped heads, fewer dimensions and padding have one variant each.
+    """
     features = set(asked.features)
     if "value_width" in features:
         for dim in head_dims[1:] or [2 * head_dims[0]]:

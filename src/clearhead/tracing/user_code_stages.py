@@ -76,7 +76,10 @@ class StagesOfCode:
     def _add(
         self, name: str, values: Tensor, formula: str, place: int = 0, standard: bool = True
     ) -> None:
-        """Append a stage to `steps` and `values`; a stage of the definition without a place repeats the one before."""
+        """Append a stage to `steps` and `values`; a stage of the definition without a place repeats the one before.
+
+        `standard` is stored in the step.
+        """
         same_as = self._current() if name in stages.NAMES and not place else None
         line = self.recording.line(place) if place else ""
         axes, tensor = stage_axes(self.lead, name), self.in_axes_of_call(values)

@@ -36,7 +36,7 @@ class Keys:
         self.length = held[0].shape[2]
 
     def take_tokens(self, start: int, tokens: Tensor | None) -> None:
-        """Store the ids of keys from `start` on, (batch, keys), past the known ones; None forgets all for good."""
+        """Add the ids of keys from `start` on, (batch, keys), beyond the known ones; None forgets all for good."""
         known = self._tokens
         if known is None or tokens is None:
             self._tokens = None
@@ -44,7 +44,7 @@ class Keys:
             self._tokens = torch.cat([known[:, :start], tokens.to(known.device)], dim=1)
 
     def tokens(self, start: int, count: int) -> Tensor | None:
-        """Return the ids of `count` keys from `start` on, (batch, count); None if they are not known."""
+        """Return the known ids of `count` keys from `start` on, (batch, up to count); None if none are known."""
         known = self._tokens
         return None if known is None else known[:, start : start + count]
 
@@ -233,9 +233,9 @@ class Matrices(Calls[Kept]):
         tokens: Tensor | None = None,
         link: Continuation | None = None,
     ) -> Call:
-        """Append a call, or a matrix, and return it as stored; mask and bias must be copies.
+        """Append a call, or a matrix, which is stored as it is, and return it as stored; mask and bias must be copies.
 
-        Query, key and value are copied and detached, unless `graph`; by `link` keys follow those before.
+        Query, key and value are copied and detached, or shared if `graph`; by `link` keys follow those before.
         """
         if isinstance(call, AttentionMatrix):
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
@@ -295,7 +295,7 @@ class Matrices(Calls[Kept]):
         return tuple(self.shown(call.matrix()) for call in self._calls)
 
     def several(self) -> str:
-        """Return why the calls cannot be stitched to one matrix, in words; "" if they can. Stores the matrix."""
+        """Return why the calls cannot be stitched to one matrix, in words; "" if they can. Raises as `Call.matrix`."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 

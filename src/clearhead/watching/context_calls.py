@@ -20,7 +20,9 @@ def worked_out(problem: Problem) -> Tensor:
 
 
 def without_numbers(problem: Problem) -> Problem:
-    """Return the call without query, bias, softcap and sinks, with a fingerprint of each key as its key and value.
+    """Return the call with a query of width 0, fingerprints as key and value, and no bias, softcap or sinks.
+
+    Key and value are (batch, 1, kv_len, 1), int64, one fingerprint of each key.
 
     Example:
         >>> from clearhead.attention.problem import make_problem

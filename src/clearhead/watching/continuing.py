@@ -17,6 +17,9 @@ from torch import Tensor
 
 from clearhead.attention.problem import Problem
 
+PORTION = 1 << 18
+"""The number of entries of keys that are multiplied at a time, unless a head has more."""
+
 
 class Continuation(NamedTuple):
     """The link of a call to the call before it: the keys that both have.
@@ -46,9 +49,10 @@ class Continuations:
         """The fingerprints of the keys of the last call of each module, (batch, kv_len)."""
 
     def of(self, name: str, problem: Problem, value: Tensor | None = None) -> Continuation | None:
-        """Return the link of a call to the call before of the same module; None if it does not continue it.
+        """Return the link of a call to the call before of the same module; None if it does not continue that one.
 
-        Stores the fingerprints of its keys, and of the value if given, for the next call. None too for meta tensors.
+        It does if its keys before its queries (in cross-attention all keys) are the last or first ones of that call.
+        Stores the fingerprints of its keys, and of the value if given, for the next call. Meta tensors have no link.
 
         Example:
             >>> from clearhead.attention.problem import make_problem
@@ -108,10 +112,10 @@ def fingerprints(key: Tensor) -> Tensor:
     places = torch.arange(1, key.shape[1] * count + 1, device=key.device)
     factors = (places * 0x9E3779B97F4A7C1 | 1).view(key.shape[1], count)
     found = key.new_zeros(key.shape[0], key.shape[2], dtype=torch.int64)
-    for head, factor in zip(
-        key.detach().unbind(1), factors, strict=True
-    ):  # products are as large as keys
-        found += (head.contiguous().view(wide) * factor).sum(dim=-1)
+    # Products are as large as keys.
+    heads = max(1, PORTION // max(1, key[:, 0].numel()))
+    for some, factor in zip(key.detach().split(heads, 1), factors.split(heads), strict=True):
+        found += (some.contiguous().view(wide) * factor[:, None]).sum(dim=(1, 3))
     return found
 
 

@@ -124,7 +124,7 @@ class Encoder:
         return dict(self._largest.values())
 
     def encode(self, value: object) -> Any:
-        """Return a value as JSON, and collect its tensors; fields that are None are left out.
+        """Return a value as JSON, and collect its tensors; sequences become lists, fields that are None are left out.
 
         Raises:
             UnsupportedError: code `file.kind`, for an object of another kind.
@@ -228,7 +228,7 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the tensor of this name, cut to its shape, a view.
 
-    FileError if it is missing, or smaller than the shape.
+    FileError if it is missing, has other dimensions, or is smaller than the shape.
     """
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
@@ -318,7 +318,7 @@ def _content(message: str) -> FileError:
 
 
 def _check_mask(problem: Problem) -> None:
-    """Check the numbers in a mask from a file, by evaluating its first pair and its spans.
+    """Check the numbers in a mask from a file, by evaluating its first pair, if there is one, and its spans.
 
     FileError if that is no bool. Errors of the mask itself pass. A problem without a mask or with a plain causal one
     is not checked.

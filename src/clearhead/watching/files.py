@@ -20,11 +20,7 @@ from torch import Tensor
 from clearhead._common.lazy import importing
 from clearhead._common.writing import place_of, replacing
 from clearhead._text import format_bytes, shown
-from clearhead.errors import (
-    FileError,
-    UnsupportedError,
-    because_of,
-)
+from clearhead.errors import FileError, UnsupportedError, because_of
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.encoding import Encoder, Record, decode
@@ -55,7 +51,8 @@ def write(path: str | os.PathLike[str], content: object) -> Path:
     Raises:
         MissingExtraError: if safetensors is not installed.
         FileError: code `file.unwritable`, if the place cannot be written to.
-        UnsupportedError: code `file.kind`, for something of a kind that files do not know.
+        UnsupportedError: code `file.kind`, for something of a kind or dtype that files do not know.
+        ArgumentTypeError: code `path.type`, for what is no path.
     """
     _safetensors()  # which reads it
     encoder = Encoder()
@@ -175,7 +172,7 @@ def read_seen(path: str | os.PathLike[str]) -> Record:
     """Return the record of a watch that `Seen.save` wrote.
 
     Raises:
-        MissingExtraError, FileError: as `read`; code `file.content` also for another content.
+        MissingExtraError, ArgumentTypeError, FileError: as `read`; code `file.content` also for another content.
     """
     record = read(path)
     if not isinstance(record, Record):

@@ -87,7 +87,7 @@ def _from_end(place: int | None, length: int) -> int | None:
 
 
 def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
-    """Return the place of the first token that reads so, with or without the spaces around it.
+    """Return the place of the first token that reads so, with or without spaces around it; None if there is none.
 
     Example:
         >>> first_place("be", ["to", " be", "or"]), first_place("not", ["to", " be"])
@@ -231,7 +231,7 @@ class ChosenLayers:
         Args:
             path: of the module.
             place: in the order in which they first attend.
-            count: the number of attend.
+            count: the number of modules that attend.
             so_far: True if more modules may attend later; a module that a negative number may then name counts too.
         """
         if self.wanted is None or any(fnmatchcase(path, each) for each in self.globs):
@@ -264,11 +264,11 @@ class ChosenLayers:
 
 
 def read_heads(given: object) -> tuple[int, ...] | None:
-    """Return the numbers of the heads that are chosen, from the end if they are negative; None for all.
+    """Return the chosen heads as a tuple of distinct numbers, negative ones unchanged; None, for all, stays None.
 
     Raises:
         ArgumentTypeError: code `heads.type`.
-        ArgumentError: code `heads.value`.
+        ArgumentError: code `heads.value`, for no number or a repeated one.
 
     Example:
         >>> read_heads([0, 2])
@@ -285,7 +285,10 @@ def read_heads(given: object) -> tuple[int, ...] | None:
 
 
 def attending(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules that attend, by the names of their classes: attentions with none inside."""
+    """Return the modules with "Attention" in the name of their class, by path, except those around another such module.
+
+    Classes whose names match `OTHERWISE` do not count.
+    """
     named = {
         path: module
         for path, module in model.named_modules()

@@ -66,9 +66,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return self._modules[self.path(layer)].all()
 
     def whole_and_call(self, path: str, number: int) -> list[Kept]:
-        """Return the one object of a module if its calls are parts of one, then the call of a number if it is there.
+        """Return the one object of a module, if its calls are parts of one, and then call `number`, if it is there.
 
-        Or [].
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
         """
         module = self._modules[self.path(path)]
         one = [] if module.several() else [module.whole()]
@@ -87,7 +88,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return [self.path(layer) for layer in layers]
 
     def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
-        """Return every module by its path, with its one matrix or summary.
+        """Return every module by its path, with its one matrix or summary, in the order of the record.
 
         Call by call, as "path, call 0", where its calls are not rows of one matrix.
 
@@ -95,6 +96,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             layers: only these, by path or number; None for all.
 
         Raises:
+            ArgumentTypeError: code `layers.list`, if `layers` is no list.
             SelectionError: code `watch.layer`, if no such module attended.
 
         Example:
@@ -112,7 +114,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         ]
 
     def apart(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, list[Any]]]:
-        """Return every layer by its path, with its one matrix, or its calls.
+        """Return every layer by its path, with the list of its parts: its one matrix, or its calls.
 
         A module that attends several times in each run of the model, with as many queries and keys each time, as one
         that is several layers does, is as many: "path, call 0" and on.
@@ -121,6 +123,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             layers: only these modules, by path or number; None for all.
 
         Raises:
+            ArgumentTypeError: code `layers.list`, if `layers` is no list.
             SelectionError: code `watch.layer`, if no such module attended.
 
         Example:
@@ -215,7 +218,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return both
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
-        """Raise an ArgumentError if the record has results, contexts, or totals where those do not suffice.
+        """Raise an ArgumentError for a record of contexts or results of a function, or, unless `totals`, of totals.
 
         Raises:
             ArgumentError: code `watch.results`.

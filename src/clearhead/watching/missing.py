@@ -79,7 +79,7 @@ class Missing(NamedTuple):
 
 
 def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
-    """Return a line for each part, for at most `MOST_LISTED` parts, and where to find all of them."""
+    """Return a new line for each of the first `MOST_LISTED` parts, and where to find all if there are more."""
     lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
     more = len(missing) - len(lines)
     return "".join(lines) + (f"\n  - and {more} more, in {whole}" if more else "")
@@ -225,7 +225,10 @@ class Ran:
                 yield path, kind, reason, self._way_out(kind)
 
     def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Yield path, class, reason and advice of each attention in a compiled part that ran and was not seen."""
+        """Yield path, class, reason and advice of each attention, with none inside, in a compiled part that ran.
+
+        Those that were seen are left out.
+        """
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue

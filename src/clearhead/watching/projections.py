@@ -91,6 +91,8 @@ def output_projection(
 def projection_of(model: nn.Module, path: str) -> nn.Module | None:
     """Return the output projection of a module that attended, or of the attention around it; None if none is known.
 
+    AttributeError for a path that the model does not have.
+
     Example:
         >>> import torch, clearhead as ch
         >>> layer = ch.MultiHeadAttention(8, num_heads=2)

@@ -83,7 +83,8 @@ class Seen(Answering, WholeRecord[Kept]):
             source_tokens: in a model of an encoder and a decoder those that the encoder reads.
 
         Raises:
-            ArgumentError: code `tokens.keep`, for tokens where summaries were kept.
+            ArgumentError: codes `tokens.keep`, for tokens where summaries or totals were kept, and `watch.results`,
+                where the results of a function or contexts were.
             ClearheadError: for tokens that `roles` refuses.
 
         Example:
@@ -131,7 +132,9 @@ class Seen(Answering, WholeRecord[Kept]):
             sample: the row of the batch.
 
         Raises:
-            ArgumentError: code `watch.find`, where neither is given, or what was kept are summaries.
+            ArgumentError: codes `watch.find`, where neither is given, no tokens are known to find a word in, or
+                summaries or totals were kept, and `watch.results`, for contexts or results of a function.
+            ArgumentTypeError: codes `watch.find-type` and `layers.list`.
             SelectionError: codes `watch.token`, `watch.layer` and `matrix.range`.
 
         Example:
@@ -188,7 +191,8 @@ class Seen(Answering, WholeRecord[Kept]):
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
-            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.cells`, `plot.empty`.
+            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.cells`, `plot.empty`, and
+                `watch.results` where neither matrices nor summaries were kept.
             ArgumentTypeError: codes `plot.axes`, `plot.layers`, `plot.tokens` and `log.type`.
             ShapeError: codes `plot.axes`, `plot.tokens`, `plot.lengths` for keys of different layers.
             SelectionError: codes `plot.part`, for no such head or sample; `watch.layer`; and
@@ -254,8 +258,8 @@ class Seen(Answering, WholeRecord[Kept]):
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names`, `page.sample-type`, `page.writes-type`
                 and `page.words`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for what is of `other` without
-                it, and `page.` with sample, start, pin, why, writes, words, image and grid.
+            ArgumentError: codes `watch.results`, as `plot`, `page.empty`, if nothing attended, `page.one-run`, for what
+                is of `other` without it, and `page.` with sample, start, pin, why, writes, words, image and grid.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -307,7 +311,8 @@ class Seen(Answering, WholeRecord[Kept]):
 
         Raises:
             MissingExtraError: if safetensors is not installed.
-            ArgumentTypeError: code `save.tokens`, for tokens that are neither strings nor ids.
+            ArgumentTypeError: codes `save.tokens`, for tokens that are neither strings nor ids, and `path.type`.
+            ArgumentError: code `watch.results`, for results of a function.
             FileError: code `file.unwritable`, if the place cannot be written to.
             UnsupportedError: code `file.kind`, for a mask or a bias of one's own class.
 
@@ -366,6 +371,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
 
     Raises:
         MissingExtraError: if safetensors is not installed.
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: codes `file.unreadable`, for no file or one cut short; `file.foreign`, for one of
             others; `file.version`, for one of another version; `file.content`, for unknown objects
             and for sizes that do not fit together.

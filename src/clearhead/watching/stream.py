@@ -152,7 +152,7 @@ class StreamRun:
         return self._ending
 
     def places(self, layers: Sequence[str]) -> list[int]:
-        """Return the positions of the queries, and set `order` to those of the layers on the stream, as they ran."""
+        """Return the positions of the queries, and set `order` to the layers on the stream, as they ran."""
         assert self._ending is not None
         norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}
@@ -370,7 +370,7 @@ def no_stream(path: str, reason: str) -> UnsupportedError:
 
 
 def numbers_of(name: str, given: Any) -> Any:
-    """Return a logit's number as an int, or a tuple of one for each sample; None if `against` is None.
+    """Return a logit's number as an int, or a tuple of one for each sample; None for None if `name` is "against".
 
     ArgumentTypeError, code `logits.target`, for anything else.
     """
@@ -389,7 +389,7 @@ def numbers_of(name: str, given: Any) -> Any:
 
 
 def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
-    """Return the row of the unembedding for each sample, int64, (batch,); ArgumentError unless all are in [0, size)."""
+    """Return each sample's logit number, int64, (batch,); ArgumentError, `logits.target`, unless in [0, size)."""
     every = given if isinstance(given, tuple) else (given,) * batch
     if len(every) != batch or not all(0 <= each < size for each in every):
         raise ArgumentError(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_ints, check_has_numbers, check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
-from clearhead.matrix.matrix import matrix_of
 from clearhead.matrix.real_queries import counting, real_queries
 from clearhead.matrix.roles import first_keys
 from clearhead.watching.continuing import Continuation
@@ -164,7 +163,7 @@ class TokenIds:
         before, batch = problem.kv_len - problem.query_len, problem.batch
         if problem.cross or prints is None or before < 0 or not problem.query_len:
             return None
-        place = first_keys(matrix_of(problem))
+        place = first_keys(problem)
         own, has_begun = prints.gather(1, place.clamp(min=0)), place >= 0
         known = self._firsts.get(name)
         if before and known is not None and len(known[1]) == batch:

@@ -289,14 +289,20 @@ class Watch(Drawn, Generic[Kept]):
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the ids of the keys of a call and the places of first tokens; None for what is unknown or unused."""
+        """Return the ids of the keys of a call, and for summaries and totals the places of first tokens, or None.
+
+        Both are stored for the next call of the module. WatchError as `TokenIds.of`.
+        """
         tokens = self._ids.of(problem, name, link)
         if self._wanted.keep not in ("summary", "total"):
             return tokens, None
         return tokens, self._ids.first_of(problem, name, self._links.prints.get(name))
 
     def _forget_early(self, *, so_far: bool) -> None:
-        """Drop the records of modules that can no longer be among the requested layers, which count from the end."""
+        """Drop the records of modules that can no longer be among the requested layers, which count from the end.
+
+        With `so_far` more modules may attend later.
+        """
         count = len(self._attended)
         for place, name in enumerate(self._attended):
             if not self._layers.has(name, place, count, so_far=so_far):
@@ -338,7 +344,7 @@ class Watch(Drawn, Generic[Kept]):
         self._parts.witness(found[1], found[0], kind, shape)
 
     def _missing(self) -> list[Missing]:
-        """Return the parts of the model that attended and were not seen, among the requested layers."""
+        """Return the parts that attended and were not seen: of the requested layers; of all if one is a number."""
         found = self._parts.missing(self._attended)
         # What was not seen has no number, and those behind it would have others.
         return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
@@ -346,7 +352,7 @@ class Watch(Drawn, Generic[Kept]):
     def _raise_trouble(self) -> None:
         """Raise the WatchError of a call that could not be read, or of a block in which nothing was seen.
 
-        Also for layers that no module has, and for parts not seen if strict; else these are a warning.
+        Also for requested layers that no module has, and for parts not seen if strict; else a WatchWarning lists these.
         """
         trouble = self._trouble
         if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:

@@ -92,6 +92,7 @@ MASKS: dict[str, Callable[[int, int], ch.Mask]] = {
     "dense per head, for all pairs": lambda n, m: drawn_mask(1, HEADS, 1, 1),
     "dense per sample and head": lambda n, m: drawn_mask(BATCH, HEADS, n, m),
     "dense, nothing": lambda n, m: ch.dense(torch.zeros(n, m, dtype=torch.bool)),
+    "dense, room of a cache": lambda n, m: ch.dense((torch.arange(m) < m // 2).expand(n, m)),
     "not causal": lambda n, m: ~ch.causal(),
     "not padding": lambda n, m: ~ch.padding(lengths(m)),
     "a mixture": lambda n, m: ~(ch.causal() & ch.padding(lengths(m))) & holes(m) | ch.prefix(1),

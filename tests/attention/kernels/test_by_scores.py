@@ -22,7 +22,8 @@ MASKS: dict[str, Callable[[int], ch.Mask | None]] = {
     "padding": lambda n: ch.padding([23, 11]),
     "causal & padding": lambda n: ch.causal() & ch.padding([23, 0]),
     "per head": lambda n: ch.dense(torch.rand(1, 6, n, 23) < 0.5),
-    "nothing": lambda n: ch.dense(torch.arange(23) < torch.arange(n)[:, None]),
+    "room of a cache": lambda n: ch.dense((torch.arange(23) < 17).expand(n, 23)),
+    "nothing": lambda n: ch.dense((torch.arange(23) < torch.arange(6)[:, None])[None, :, None]),
 }
 QUERIES = [1, 2, 7, 16]
 CASES = [(name, queries) for name in MASKS for queries in QUERIES]
@@ -71,24 +72,15 @@ def test_numbers_of_the_definition(
     "reason", ["gradients", "16 bits", "samples apart", "17 queries", "few numbers"]
 )
 def test_other_calls_are_fused(reason: str) -> None:
-    tensors = draw(
-        2,
-        8,
-        2,
-        17 if reason == "17 queries" else 1,
-        13 if reason == "few numbers" else 1301,
-        32,
-        24,
-    )
+    queries, keys = 17 if reason == "17 queries" else 1, 13 if reason == "few numbers" else 1301
+    tensors = draw(2, 8, 2, queries, keys, 32, 24)
     if reason == "gradients":
         tensors["query"].requires_grad_()
     if reason == "16 bits":
         tensors = {name: each.bfloat16() for name, each in tensors.items()}
     if reason == "samples apart":
-        tensors |= {
-            name: tensors[name].transpose(1, 2).contiguous().transpose(1, 2)
-            for name in ("key", "value")
-        }
+        for name in ("key", "value"):
+            tensors[name] = tensors[name].transpose(1, 2).contiguous().transpose(1, 2)
     assert "fused call" in ch.plan(**tensors).how
 
 

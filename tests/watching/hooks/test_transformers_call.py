@@ -401,6 +401,19 @@ def test_eager_with_sinks() -> None:
     sinks = torch.linspace(-1, 1, 4)
     assert_read_as_computed("eager", eager, query, key, hidden, scaling=0.7, s_aux=sinks)
 
+    def of_queries(
+        _: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
+    ) -> Any:
+        scores = query @ key.repeat_interleave(2, dim=1).mT * more["scaling"] + mask
+        weights = torch.cat([scores + more.get("position_bias", 0), more["sinks"]], dim=-1)
+        return (weights.softmax(dim=-1)[..., :-1] @ value.repeat_interleave(2, dim=1)).transpose(
+            1, 2
+        ), None
+
+    more: dict[str, Any] = {"sinks": torch.linspace(-1, 1, 12).view(1, 4, 3, 1), "scaling": 0.7}
+    for bias in ({}, {"position_bias": torch.linspace(-2, 2, 84).view(1, 4, 3, 7)}):
+        assert_read_as_computed("eager", of_queries, query, key, hidden, **more, **bias)
+
 
 def test_eager_with_a_position_bias() -> None:
     query, key = tensors(3, 7)
@@ -470,7 +483,7 @@ test_what_is_not_known_is_refused_by_name = refusals(
         "alibi",
         "<float32 (4,)>",
         "Layer",
-        "scaling, dropout, is_causal, sliding_window, softcap, s_aux, position_bias, "
+        "scaling, dropout, is_causal, sliding_window, softcap, s_aux, sinks, position_bias, "
         "cu_seq_lens_q, cu_seq_lens_k",
         ", ".join(HARMLESS),
     ),

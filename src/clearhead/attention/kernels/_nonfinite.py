@@ -91,8 +91,8 @@ def _short_by_one_read(query: Tensor, key: Tensor, value: Tensor, factor: float)
 def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.0) -> bool:
     """Return True if the norm of all entries together times `factor` is so small that each row is finite and safe.
 
-    False does not mean that one is not. The tensors are concatenated first, which is fastest for small ones; query, key
-    and value need one width unless the heads differ.
+    False does not mean that one is not. The tensors, which need one batch and width, are concatenated first, which is
+    fastest for small ones.
     """
     if query.shape[1] != key.shape[1]:
         queries = query.shape[1] // key.shape[1] * query.shape[2]

@@ -214,7 +214,7 @@ def _versions(mask: Mask) -> tuple[int, ...] | None:
 
 
 def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
-    """Return the mask of a problem as FlexAttention's BlockMask, made from its spans.
+    """Return the mask of a problem, which must have one, as FlexAttention's BlockMask, made from its spans.
 
     It equals the result of `create_block_mask`, which evaluates every pair, in O(tokens + blocks).
     """

@@ -118,9 +118,10 @@ def _continues(
     chunks: Sequence[int],
     index: int,
 ) -> bool:
-    """Return True if an attention has the keys and values of these chunks, or the first of them, and later queries.
+    """Return True if attention `index` has the first chunk's keys and values, and later queries than all chunks.
 
-    False if the number of stages or the gains differ, or the tokens of its queries are unknown.
+    If one has more keys, only the first ones are compared. False if the number of stages or the gains differ, or if the
+    tokens of its queries or of a chunk's are unknown.
     """
     one, each, source = observed[chunks[0]], observed[index], sources[index]
     same = min(one.key.shape[-2], each.key.shape[-2])

@@ -188,7 +188,7 @@ def _merged(
 ) -> bool | None:
     """Return True if each row of the merged contexts is of one token, False if one is not.
 
-    None if no token is known.
+    None if no token is known. `found` must have no None.
     """
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):

@@ -101,7 +101,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def splittings(self) -> tuple[Splitting, ...]:
-        """Return the split and the merge of heads of each group."""
+        """Return the split and the merge of heads of each group; AssertionError for groups without a record."""
         found = []
         for each in self.groups:
             assert self.recorded is not None
@@ -185,7 +185,7 @@ class TokensEvidence(FedEvidence):
     def spread(self) -> tuple[float, float, float] | None:
         """Return the standard deviations of the query and key matrices of the first group, and PyTorch's default.
 
-        None if it is not seen, or if there are too few numbers.
+        None if it is not seen, or if there are too few numbers; AssertionError without a record.
         """
         assert self.recorded is not None
         found = []
@@ -219,7 +219,7 @@ class TokensEvidence(FedEvidence):
     def layers(self) -> tuple[Explanation | None, ...]:
         """The explanation of each group's layer, from its projections to the reader of its contexts.
 
-        None for a group whose projections or reader were not found.
+        None for a group whose projections or reader were not found, or whose widths do not divide into heads.
         """
         return tuple(map(self._layer, range(len(self.groups))))
 

@@ -132,7 +132,10 @@ def _bias_after(only_seen: bool) -> Stage:
 
 
 def _first_column_dropped(masked: Tensor, empty: str, at: Setting) -> Tensor:
-    """Return the weights with the column of the first key dropped instead of that of the sink."""
+    """Return the weights with the column of the first key dropped instead of that of the sink.
+
+    AssertionError if no sinks are declared; `empty` is ignored.
+    """
     assert at.contract.sinks is not None
     shares = stages.weights(masked, at.contract.sinks.double())
     return torch.cat([shares[..., 1:], 1 - shares.sum(-1, keepdim=True)], -1)

@@ -69,8 +69,8 @@ def _sides(e: CrossEvidence) -> dict[str, str]:
 def padding(e: PaddedEvidence) -> Claim | Clear:
     """Return a claim on padding: the edit that a padded batch follows, NaN, or real outputs that change; else Clear.
 
-    Changes without an edit are "mask.padding-ignored" if they come from the padding tokens, else "differs". Causal
-    outputs with padding on the left are tested too.
+    Changes without an edit are "mask.padding-ignored" if padding tokens cause them and the attention is not known to be
+    right, else "differs". If nothing is found, causal outputs with padding on the left are tested too.
     """
     seen, found = e.padding, e.explained_padded
     measured = ("padded", {"gap": f"{seen.alone:.3g}"})

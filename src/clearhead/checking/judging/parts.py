@@ -121,7 +121,10 @@ def _difference(e: PartEvidence, calls: list[PartCall]) -> tuple[str, Any]:
 
 
 def _overflowed(call: PartCall) -> tuple[str, Any]:
-    """Return the measurement of a call with large scores: its first wrong row, as computed and as expected."""
+    """Return the measurement of a call with large scores: its first wrong row, as computed and as expected.
+
+    If the call raised it is row 0, computed as "an error".
+    """
     call = flattened(call)
     row = 0
     if call.found is not None:

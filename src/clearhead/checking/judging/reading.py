@@ -63,7 +63,10 @@ class ReadStages:
 
 
 def stages_of_group(group: Group, recorded: Recorded | None) -> ReadStages:
-    """Return the recorded stages of all heads of a group; without known samples each block is a batch entry."""
+    """Return the recorded stages of all heads of a group; if its samples are unknown, each block is a batch entry.
+
+    `recorded` is the call, in which a division by the sums of the weights is looked for; without it `divided` is False.
+    """
     arranged = group.arranged
     place = (lambda each: each[:, None]) if arranged is None else arranged.heads
     return _read(group.heads, place, recorded)

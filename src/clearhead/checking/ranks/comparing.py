@@ -150,11 +150,12 @@ def made(
 def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
     """Return the report about a subject on ranks, called in float64, or in float32 if it raises on all of them.
 
-    A rank without a result in the first call is a finding; failures of later calls, of other sizes, are notes.
+    A rank without a result in the first call is a finding. Of later calls, with large scores and of other sizes, a
+    failure is a note, and an output of another shape a finding.
 
     Raises:
-        ModelError: code `check.ranks`, if it raises on all ranks in both, and `check.output`, for outputs of other
-            shapes.
+        ModelError: code `check.ranks`, if it raises on all ranks in both, or the ranks cannot be started;
+            `check.output`, if an output of the first call has another shape.
     """
     contract, world = subject.contract, subject.contract.world or 1
     num_heads, num_kv_heads = contract.heads()
@@ -259,7 +260,7 @@ def _finding(code: str, texts: Sequence[str], way: str = "ranks", **values: Any)
 def on_ranks(subject: Subject, seed: int) -> Report:
     """Return the report about a subject on ranks that are started for it, or on those of the caller's process group.
 
-    Every rank of the caller gets the same report.
+    Every rank of the caller gets the same report. The contract must declare `world`.
 
     Raises:
         ArgumentError: codes `check.takes`, `check.world`.

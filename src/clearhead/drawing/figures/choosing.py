@@ -329,7 +329,7 @@ def _received(view: HeadView) -> tuple[Tensor, list[str]]:
 
 
 def _head(place: int, weights: Weights) -> list[str]:
-    """Return ["head n"], by its number in the layer, for a title; [] if the weights are of one head."""
+    """Return ["head n"], by its number in the layer, for a title; [] if the weights have no axis of heads."""
     return [f"head {numbers_of_heads(weights)[place]}"] if weights.ndim > 2 else []
 
 

@@ -90,7 +90,10 @@ class LongScreens(Printer):
         return rows[place].head
 
     def shares(self, layer: int, place: int) -> Tensor:
-        """Return the map of a head, (rows, columns): the share of a row's attention that a column receives."""
+        """Return the map of a head of the first sample, (rows, columns): the share of a row's attention on a column.
+
+        The summary of the layer must have a map.
+        """
         pooled = self._reading.summaries[layer].pooled
         assert pooled is not None
         return row_shares(pooled[0, place])

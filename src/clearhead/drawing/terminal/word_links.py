@@ -78,8 +78,8 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
     """
     allowed = pairs_of_words(words).to(matrix.device)
     maps = HeadView(matrix).exact()
-    first = torch.zeros(1, matrix.query_len, dtype=torch.int64, device=matrix.device)
-    on_special = [first + key for key, is_special in enumerate(special) if is_special]
+    places = [key for key, is_special in enumerate(special) if is_special]
+    on_special = torch.tensor(places, dtype=torch.int64, device=matrix.device)
     strongest: list[Link | None] = []
     for head, weights in enumerate(maps.shares):
         link = next(iter(strongest_links(weights, allowed, 1)), None)
@@ -87,7 +87,7 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
     return LayerHeads(
         rows=tuple(rows_of("", [summary_with_roles(matrix)])),
         focus=tuple((1 - evenness(matrix)[0]).tolist()),
-        special=tuple(mean_weight(matrix, on_special)[0].tolist()),
+        special=tuple(mean_weight(matrix, on_special.expand(1, matrix.query_len, -1))[0].tolist()),
         strongest=tuple(strongest),
         telling=tuple(telling_links(maps.shares, allowed, maps.visible)),
     )

@@ -139,7 +139,10 @@ class Slots(ABC):
         return valid
 
     def _take(self, rows: Tensor) -> None:
-        """Select rows of the stores, in this order: in place, or in new stores if the batch size changes."""
+        """Select rows of the stores, in this order: in place, or in new stores if the batch size changes.
+
+        The stores must have been allocated.
+        """
         assert self._layout is not None
         batch, _, slots, _ = self._stores[0].shape
         held, old = min(len(self), slots), self._stores

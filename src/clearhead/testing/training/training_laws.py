@@ -273,7 +273,7 @@ def evaluation(calls: ScriptCalls) -> Measured:
 
 
 def resume(calls: ScriptCalls) -> Measured:
-    """Check that n steps, a save, a load and n further steps equal 2n steps, bit for bit.
+    """Check that n steps, a save, a load and n further steps equal 2n steps, bit for bit; None, or what differs.
 
     Raises NotJudgedError if two runs of 2n steps from the same state differ.
     """

@@ -133,7 +133,7 @@ def _widen(mask: Tensor, kv_len: int) -> Tensor:
 
 
 def _mask_and_bias(mask: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """Return a mask of PyTorch's layer as (mask, None) if it is bool, or as (None, bias) otherwise."""
+    """Return a mask of PyTorch's layer as (mask, None) if it is bool, True = hidden, or as (None, bias) otherwise."""
     return (dense(~mask), None) if mask.dtype == torch.bool else (None, mask)
 
 

@@ -22,7 +22,7 @@ def _report(
 ) -> Callable[[Tensor], Tensor] | None:
     """Report a problem with its edits applied, and return the function that makes the context to go on with.
 
-    None if nothing edits or takes it, and inside a reported call.
+    None if nothing edits or takes it, and inside a reported call. `chosen` and `kernel` are ignored.
     """
     if tap.is_guarded():  # also under torch.compile, whose graph would break at what follows
         return None
@@ -35,7 +35,7 @@ def _report(
 def _observe(problem: Problem) -> Callable[[], None]:
     """Start a guard, under which a call of `attend` runs its kernel, and return the function that ends it.
 
-    Inside another guard nothing starts, and the function is a no-op.
+    Inside another guard nothing starts, and the function is a no-op. `problem` is ignored.
     """
     running = ExitStack()
     if not tap.is_guarded():

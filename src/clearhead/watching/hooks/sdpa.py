@@ -25,7 +25,7 @@ def _read(
 ) -> Problem:
     """Return the problem of a call of SDPA, with four dimensions; batch axes are broadcast unless `enable_gqa`.
 
-    A bool mask becomes a mask, any other the bias; None is neither.
+    A bool mask becomes a mask, any other the bias; None is neither. With `is_causal` the first query has the first key.
     """
     leading = query.shape[:-2]
     if not options.get("enable_gqa", False):

@@ -220,7 +220,7 @@ def appending(keys: int) -> Iterator[None]:
 
 
 def appended() -> int:
-    """Return the number of extra non-token keys at the end of the reported call.
+    """Return the number of extra non-token keys at the end of the reported call; 0 outside of `appending`.
 
     Example:
         >>> with appending(1):

@@ -110,7 +110,9 @@ def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -
 
 
 def grows_by_update(cache: object) -> bool:
-    """Return True for a cache of transformers that holds keys and values and is written to by `update` alone.
+    """Return True for a DynamicCache of transformers itself, not a subclass, with growing or sliding layers only.
+
+    False if it offloads, and while transformers' caches are not loaded.
 
     Example:
         >>> grows_by_update([])

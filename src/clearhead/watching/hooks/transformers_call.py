@@ -22,7 +22,7 @@ from clearhead.masks.sliding_window import sliding_window as window
 from clearhead.watching.hooks.described import NAME, Described
 
 READ = (
-    "scaling", "dropout", "is_causal", "sliding_window", "softcap", "s_aux", "position_bias",
+    "scaling", "dropout", "is_causal", "sliding_window", "softcap", "s_aux", "sinks", "position_bias",
 )  # fmt: skip
 """The options that `read_call` reads."""
 
@@ -40,7 +40,10 @@ Convention = Literal["eager", "sdpa", "flash", "flex", "clearhead"]
 
 
 def convention_of(implementation: str | None) -> Convention | None:
-    """Return how an implementation reads its arguments, or None for one that is not known."""
+    """Return how an implementation reads its arguments, or None for one that is not known.
+
+    None is "eager"; a name with "flash" and without "|" is "flash".
+    """
     if implementation is None or implementation == "eager":
         return "eager"
     if implementation in ("sdpa", NAME):
@@ -87,9 +90,9 @@ def read_call(
         **options: `scaling`, which the scores are multiplied by, None for 1/√head_dim; `dropout`,
             the share of the weights to drop; `is_causal`, which goes before the module's;
             `sliding_window`, how many tokens a query sees, itself included; `softcap`, a bound of
-            the scaled scores; `s_aux`, sinks, (num_heads,); `position_bias`, added to the scores,
-            as in T5 (Raffel et al., 2020, https://arxiv.org/abs/1910.10683); `PACKED` and
-            `HARMLESS` ones.
+            the scaled scores; `s_aux`, sinks, (num_heads,); `sinks`, one of each query, (batch,
+            num_heads, query_len, 1), as in Inkling 2; `position_bias`, added to the scores, as in T5
+            (Raffel et al., 2020, https://arxiv.org/abs/1910.10683); `PACKED` and `HARMLESS` ones.
 
     Raises:
         UnsupportedError: codes `transformers.implementation`, for a name whose conventions are not
@@ -124,10 +127,15 @@ def read_call(
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     # Learned queries may be one sample for all.
-    batch = torch.broadcast_shapes(query.shape[:1], key.shape[:1])
-    query, key, value = (each.expand(*batch, -1, -1, -1) for each in (query, key, value))
+    batch = max(query.shape[0], key.shape[0])
+    query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
     lengths = query.shape[2], key.shape[2]
-    mask, bias = None, options.get("position_bias")
+    mask, bias, sinks = None, options.get("position_bias"), options.get("s_aux")
+    of_queries = None if convention == "sdpa" else options.get("sinks")
+    if of_queries is not None:
+        # The softmax next to a sink of a query is that of scores lower by it, next to a sink of 0.
+        bias = -of_queries if bias is None else bias - of_queries
+        sinks = query.new_zeros(query.shape[1])
     if convention == "flash":
         mask = _flash(cast(Any, attention_mask), is_causal, sliding_window, lengths)
         if attention_mask is None:
@@ -159,7 +167,7 @@ def read_call(
         bias=None if bias is None else _four_dimensions(bias)[..., : lengths[1]],
         scale=options.get("scaling"),
         softcap=None if convention == "sdpa" else options.get("softcap"),
-        sinks=None if convention == "sdpa" else options.get("s_aux"),
+        sinks=None if convention == "sdpa" else sinks,
         dropout=options.get("dropout", 0.0) if drops else None,
     )
 
@@ -196,7 +204,10 @@ def _flash(
 
 
 def _is_scattered(valid: Tensor, query_len: int) -> bool:
-    """Return True if padding lies between real tokens of a row, bool, (batch, keys); a single query is always real."""
+    """Return True if padding lies between real tokens of a row, bool, (batch, keys).
+
+    With one query the last key counts as real.
+    """
     before = (~valid).cumsum(dim=-1)
     counts = valid.clone()
     if query_len == 1:
@@ -281,7 +292,8 @@ def _of_blocks(blocks: BlockMask, lengths: tuple[int, int]) -> Mask:
 def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | None]:
     """Split a tensor that is added to the scores into (mask, bias); None for one that it does not have.
 
-    −∞ and the lowest number of its dtype hide. Whole numbers are a bias in `dtype`.
+    −∞ and the lowest number of its dtype hide. Whole numbers are all bias, in `dtype`; a bias of 0 is None unless it
+    requires gradients.
     """
     if not added.is_floating_point():
         return None, added.to(dtype)

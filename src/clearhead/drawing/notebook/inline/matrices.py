@@ -109,7 +109,10 @@ def seen_html(seen: "Seen[Any]") -> str:
 
 
 def _head(maps: Glance, head: int, number: int) -> Html:
-    """Return a head as HTML: its map if there is one, its entropy and its distance, with its number in the layer."""
+    """Return a head as HTML: its map if there is one, its entropy and its distance, with its number in the layer.
+
+    `maps` must have entropy and distance; `head` is the index in them.
+    """
     assert maps.entropy is not None
     assert maps.distance is not None
     numbers = f"{maps.entropy[head]:.2f} nats · {maps.distance[head]:.1f} tokens"
