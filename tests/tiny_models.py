@@ -118,6 +118,30 @@ def save_vit(folder: Path) -> Path:
     return save_with_processor(transformers.ViTModel(config, add_pooling_layer=False), folder)
 
 
+def save_llava(folder: Path) -> Path:
+    """Two layers of four heads over a text in which a picture is 3 × 3 patches, cropped to a square."""
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.5}
+    kinds: Any = transformers
+    words = kinds.PreTrainedTokenizerFast(
+        tokenizer_object=metaspace(), eos_token="<|end|>", additional_special_tokens=["<image>"]
+    )
+    config = kinds.LlavaConfig(
+        text_config=kinds.LlamaConfig(**SIZES | SMALL | heads | {"vocab_size": len(words)}),
+        vision_config=kinds.CLIPVisionConfig(**VISION, image_size=12),
+        image_token_index=words.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    kinds.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    side = {"height": 12, "width": 12}
+    pixels = kinds.CLIPImageProcessor(size={"shortest_edge": 12}, crop_size=side)
+    patches = {"patch_size": 4, "num_additional_image_tokens": 1}
+    kinds.LlavaProcessor(
+        pixels, words, vision_feature_select_strategy="default", **patches
+    ).save_pretrained(folder)
+    return folder
+
+
 def save_photo(folder: Path) -> Path:
     """A picture of the size that `save_vit` reads."""
     pixels = torch.randint(256, (12, 20, 3), generator=torch.manual_seed(1), dtype=torch.uint8)

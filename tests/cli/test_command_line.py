@@ -58,8 +58,9 @@ from tests.surface import MODULES, ROOT
             "ch.watch(ch.samples.smollm2().model) sees it.",
         ),
         (
-            ["show", "a", "--image", "a.jpg"],
-            "[show.image] --image is shown alone; leave the text, --file, --find, --why and --writes out.",
+            ["show", "--image", "a.jpg", "--find", "a,b"],
+            "[show.image] --image goes with a text alone, or with a text, --find and --why; leave --writes out, and "
+            "without a text also --find and --why.",
         ),
         (
             ["show", "a", "--png", "/nowhere/a.png"],

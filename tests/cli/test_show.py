@@ -256,6 +256,17 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
 
 
+def test_show_a_picture_in_a_text(tmp_path: Path) -> None:
+    llava, photo = str(tiny_models.save_llava(tmp_path)), str(tiny_models.save_photo(tmp_path))
+    page = str(tmp_path / "a.html")
+    text = ("show", "The animal was tired", "--find", "animal,")
+    found = lines(*text, "--image", photo, "--model", llava, "--html", page)
+    printed = " ".join(" ".join(found).split())
+    assert "2 layers × 4 heads, 14 tokens" in printed
+    assert "The page is in" in printed
+    assert "<title>photo.png</title>" in Path(page).read_text()
+
+
 def test_show_reads_a_file(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text("The cat sat\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import ModelError, WatchError
 from clearhead.integrations import huggingface
-from clearhead.integrations.image_models import ImageModel
+from clearhead.integrations.image_models import ImageModel, PicturedModel
 from tests import tiny_models
 
 
@@ -52,6 +52,32 @@ def test_the_part_for_pictures_of_a_model_that_reads_both(tmp_path: Path) -> Non
     assert all(path.startswith("encoder.") for path in reading.layers)
 
 
+def test_a_picture_in_a_text_is_what_the_model_saw(tmp_path: Path) -> None:
+    """The processor crops the picture, and its image token is each of 3 × 3 patches."""
+    name, file = str(tiny_models.save_llava(tmp_path)), tiny_models.save_photo(tmp_path)
+    pixels = torch.as_tensor(np.array(Image.open(file))).permute(2, 0, 1) / 255
+    model = huggingface.load_for_pictures(name, text=True)
+    assert isinstance(model, PicturedModel)
+    reading = model.read(file, "The animal<image> was tired")
+    assert reading.page is not None
+    (image,) = reading.page["images"]
+    torch.testing.assert_close(image, pixels[:, :, 4:16], rtol=0, atol=1e-6)
+    patches = [each == "<image>" for each in reading.tokens]
+    assert (reading.page["grid"], sum(patches)) == ((3, 3), 9)
+    assert patches == [each == reading.page["image_token"] for each in reading.page["tokens"]]
+    eager: Any = transformers.AutoModel.from_pretrained(name, attn_implementation="eager").eval()
+    given = model.processor(
+        images=[Image.open(file)], text=["The animal<image> was tired"], return_tensors="pt"
+    )
+    with torch.no_grad():
+        dense = eager(**given, output_attentions=True).attentions
+    assert [matrix.shape for matrix in reading.matrices] == [each.shape for each in dense]
+    torch.testing.assert_close(reading.matrices[1][0], dense[1][0], rtol=0, atol=1e-5)
+    # Without its token the picture precedes the text.
+    asked = model.read(file, "The animal").tokens
+    assert (asked.count("<image>"), asked[-1]) == (9, " animal")
+
+
 def test_what_reads_no_pictures_is_refused_by_name(tmp_path: Path) -> None:
     name = str(tiny_models.save_gpt2(tmp_path))
     with pytest.raises(ModelError) as caught:
@@ -59,6 +85,8 @@ def test_what_reads_no_pictures_is_refused_by_name(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"[model.no-pictures] the model must read pictures; {name}, GPT2Model, reads input_ids."
     )
+    with pytest.raises(ModelError, match=r"must read pictures in a text; .*, GPT2Model"):
+        huggingface.load_for_pictures(name, text=True)
 
 
 def test_tokens_that_are_no_patches_are_refused(tmp_path: Path) -> None:
@@ -122,7 +150,7 @@ PIXELS = torch.rand(1, 3, 6, 4, generator=torch.Generator().manual_seed(0))
         (Patches((2, 0)), PIXELS, "patches", "must have a patch_size; got (2, 0)."),
         (Patches(attends="latents"), PIXELS, "patches", "the last tokens of a layer must be the 3 × 2 patches"),
         (Patches(attends="what is bright"), PIXELS + 0.2, "patches", "of a layer must be the 3 × 2 patches"),
-        (Patches(attends="a text"), PIXELS, "unreadable", "small could not read a picture alone: you have to"),
+        (Patches(attends="a text"), PIXELS, "unreadable", "small could not read a picture: you have to"),
     ],
 )  # fmt: skip
 def test_what_a_model_must_make_of_a_picture(

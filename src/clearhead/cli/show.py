@@ -65,7 +65,8 @@ def show(
     image: Annotated[
         Path | None,
         typer.Option(
-            help="A picture instead of a text, for a model that reads them; without --model dinov2.",
+            help="A picture for a model that reads them, dinov2 without --model; with a text, for a model that reads "
+            "pictures in texts.",
             metavar="FILE",
         ),
     ] = None,
@@ -80,17 +81,19 @@ def show(
 ) -> None:
     """Show what a trained model attends to.
 
-    It reads a text, or with --image a picture. Without --layer it shows every head of every layer,
+    It reads a text, a picture, or both. Without --layer it shows every head of every layer,
     the strongest links, and one head as a heat map over the tokens. Of a text of more than 1024
     tokens it shows numbers, a pooled map and the tokens that receive most, in memory that grows with
     the tokens; of a book, ask for one --layer.
     """
-    if image is not None and any((text, file, find, why, writes)):
+    both = image is not None and (text is not None or file is not None)
+    if image is not None and (writes or (not both and (find or why))):
         raise ArgumentError(
             "show.image",
-            "--image is shown alone; leave the text, --file, --find, --why and --writes out.",
+            "--image goes with a text alone, or with a text, --find and --why; leave --writes out, and without a "
+            "text also --find and --why.",
         )
-    sentence = "" if image is not None else _read_text(text, file)
+    sentence = _read_text(text, file) if image is None or both else ""
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     pair = None if find is None else _read_find(find, layer)
@@ -103,11 +106,19 @@ def show(
 
     console = Console()
     if image is not None:
-        reader = load_model(model or "dinov2", "pictures")
+        reader = load_model(model or "dinov2", "pictures", text=both)
         with busy("reading"):
-            reading = reader.read(image)
-        part = "its part for pictures only" if reader.part else ""
-        shown = _show_short(console, reading, (reader.name, part), layer, head)
+            reading = reader.read(image, sentence) if both else reader.read(image)
+        if len(reading.tokens) > LONG:
+            raise ArgumentError(
+                "show.tokens",
+                f"--image needs at most {LONG} tokens of text and patches; this has {len(reading.tokens)}. In Python, "
+                "ch.watch and to_html show more.",
+            )
+        part = "its part for pictures only" if not both and reader.part else ""
+        shown = _show_short(
+            console, reading, (reader.name, part), layer, head, pair, why=why is not None
+        )
     else:
         reader = load_model(model, "text", logits=writes)
         tokens = reader.count(sentence)
@@ -293,8 +304,8 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
     tokens = shown.reading.tokens
-    media: dict[str, Any] = {"tokens": tokens}
-    if isinstance(source, Path):
+    media: dict[str, Any] = getattr(shown.reading, "page", None) or {"tokens": tokens}
+    if isinstance(source, Path) and "images" not in media:
         reading = cast("ImageReading", shown.reading)
         media = {"images": reading.pixels, "grid": reading.grid, "skip": reading.skip}
     title = source.name if isinstance(source, Path) else " ".join(source.split())

@@ -6,14 +6,18 @@ Only weights in safetensors are loaded, and no code that comes with a model is r
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from torch import nn
 
 from clearhead._common.lazy import importing, sample
 from clearhead._text import shown
 from clearhead.errors import ModelError
-from clearhead.integrations.image_models import ImageModel, ImageReading
+from clearhead.integrations.image_models import (
+    ImageModel,
+    ImageReading,
+    PicturedModel,
+)
 from clearhead.integrations.packaged_encoder import read_encoder
 from clearhead.integrations.text_models import (
     LongReading,
@@ -29,6 +33,7 @@ __all__ = [
     "ImageModel",
     "ImageReading",
     "LongReading",
+    "PicturedModel",
     "TextModel",
     "TextReading",
     "load",
@@ -103,13 +108,28 @@ def load(name: str | None = None, *, logits: bool = False, progress: bool = Fals
     )
 
 
-def load_for_pictures(name: str, *, progress: bool = False) -> ImageModel:
+@overload
+def load_for_pictures(
+    name: str, *, text: Literal[False] = False, progress: bool = False
+) -> ImageModel: ...
+
+
+@overload
+def load_for_pictures(
+    name: str, *, text: Literal[True], progress: bool = False
+) -> PicturedModel: ...
+
+
+def load_for_pictures(
+    name: str, *, text: bool = False, progress: bool = False
+) -> ImageModel | PicturedModel:
     """Load a model of transformers that reads pictures with its processor, by its name or from a folder.
 
     Of a model that reads text as well, such as CLIP, it is the part that reads pictures.
 
     Args:
         name: a folder, or a name on the Hugging Face Hub.
+        text: load a model that reads pictures in a text, such as LLaVA, as a `PicturedModel`.
         progress: let transformers draw its own bars while it downloads and loads.
 
     Raises:
@@ -123,21 +143,26 @@ def load_for_pictures(name: str, *, progress: bool = False) -> ImageModel:
         clearhead.errors.ModelError: [model.no-pictures] ...
     """
     where, called, options, model = _loaded(name, progress=progress)
-    reader = (
+    alone = (
         model if model.main_input_name == "pixel_values" else getattr(model, "vision_model", None)
     )
-    if reader is None:
-        raise ModelError(
-            "model.no-pictures",
-            f"the model must read pictures; {called}, {type(model).__name__}, reads {model.main_input_name}.",
-        )
+    reader = model if text else alone
     with (
         quiet(progress=progress),
         _translated(called, missing="model.no-pictures", broken="model.no-pictures"),
     ):
-        from transformers import AutoImageProcessor
+        from transformers import AutoImageProcessor, AutoProcessor
 
-        processor = AutoImageProcessor.from_pretrained(where, **options)
+        kind: Any = AutoProcessor if text else AutoImageProcessor
+        processor = None if reader is None else kind.from_pretrained(where, **options)
+    if reader is None or (text and not hasattr(processor, "image_token")):
+        raise ModelError(
+            "model.no-pictures",
+            f"the model must read pictures{' in a text' if text else ''}; {called}, {type(model).__name__}, reads "
+            f"{model.main_input_name}.",
+        )
+    if text:
+        return PicturedModel(called, reader.eval(), processor)
     return ImageModel(called, reader.eval(), processor, part=reader is not model)
 
 

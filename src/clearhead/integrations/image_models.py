@@ -1,5 +1,6 @@
-"""Models that read pictures: their patches and their attention."""
+"""Models that read pictures, alone or in a text: their patches and their attention."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import as_int
+from clearhead._common.lazy import importing
 from clearhead._text import patch_names, shown
-from clearhead.errors import ModelError, WatchError, missing_extra
-from clearhead.integrations.text_models import brief
+from clearhead.errors import ModelError, WatchError
+from clearhead.integrations.text_models import TextReading, brief, readable_tokens
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
@@ -68,7 +70,7 @@ class ImageModel:
                 takes other input; `model.patches`, if its tokens are not the patches.
             WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
-        pixels = self._pixels(file)
+        pixels = self._pixels(opened(file))
         high, wide = self._patch()
         rows, columns = pixels.shape[2] // high, pixels.shape[3] // wide
         seen = self._run(pixels)
@@ -94,7 +96,7 @@ class ImageModel:
                 f"last patch change {shown(found)}.",
             )
         return ImageReading(
-            self._unprocessed(pixels[0]),
+            unprocessed(pixels[0], self.processor),
             (rows, columns),
             skip,
             tuple(patch_names((rows, columns), skip)),
@@ -104,27 +106,11 @@ class ImageModel:
             seen,
         )
 
-    def _pixels(self, file: Path) -> Tensor:
+    def _pixels(self, picture: Any) -> Tensor:
         """Return the input that the processor makes of a picture, (1, 3, height, width), float32.
 
-        Raises MissingExtraError without Pillow, ModelError for no picture (`model.picture`) or another shape
-        (`model.patches`).
+        Raises ModelError, code `model.patches`, for another shape.
         """
-        try:
-            from PIL import Image, ImageOps
-        except ModuleNotFoundError as error:
-            if error.name != "PIL":
-                raise
-            raise missing_extra("pillow", "samples", "reading a picture") from error
-        try:
-            with Image.open(file) as opened:
-                # A telephone turns the picture by a note in the file.
-                picture = ImageOps.exif_transpose(opened).convert("RGB")
-        # Pillow has no common type for what is wrong with a file.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ModelError(
-                "model.picture", f"{shown(str(file))} must be a picture: {brief(error)}"
-            ) from error
         pixels = self.processor(images=picture, return_tensors="pt").get("pixel_values")
         if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[:2] != (1, 3):
             got = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
@@ -147,29 +133,117 @@ class ImageModel:
         return numbers[0], numbers[1]
 
     def _run(self, pixels: Tensor) -> Seen[AttentionMatrix]:
-        """Return the record of a run on a picture, without gradients; ModelError if the model takes other input.
+        """Return the record of a run on a picture, as `run` does."""
+        return run(self.name, self.model, {"pixel_values": pixels})
 
-        WatchError if nothing is seen.
+
+@dataclass(frozen=True, eq=False)
+class PicturedModel:
+    """A model that reads pictures in a text, with its processor.
+
+    Attributes:
+        name: what it was asked for by.
+        model: in eval mode, on the CPU.
+        processor: the processor of transformers, of pictures and texts.
+    """
+
+    name: str
+    model: nn.Module
+    processor: Any
+
+    def read(self, file: Path, text: str) -> TextReading:
+        """Run the model on a picture and a text, and return its tokens and its attention.
+
+        A text without the processor's `image_token` is a question about the picture, which precedes it, in the
+        processor's chat template if it has one.
+
+        Raises:
+            MissingExtraError: if Pillow is not installed.
+            ModelError: codes `model.picture`, for a file that is no picture; `model.unreadable`, if the model
+                takes other input.
+            WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
-        try:
-            with torch.no_grad(), watch(self.model) as seen:
-                self.model(pixel_values=pixels)
-        except WatchError:
-            raise
-        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-            raise ModelError(
-                "model.unreadable", f"{self.name} could not read a picture alone: {brief(error)}"
-            ) from error
-        return seen
-
-    def _unprocessed(self, pixels: Tensor) -> Tensor:
-        """Return a picture, (3, height, width), as it was before the processor normalised it, from 0 to 1."""
-        if getattr(self.processor, "do_normalize", False):
-            mean, deviation = (
-                torch.tensor(each)[:, None, None]
-                for each in (self.processor.image_mean, self.processor.image_std)
+        picture, processor = opened(file), self.processor
+        tokenizer = processor.tokenizer
+        if processor.image_token not in text:
+            content = [{"type": "image"}, {"type": "text", "text": text}]
+            chat = [{"role": "user", "content": content}]
+            text = (
+                processor.apply_chat_template(chat, add_generation_prompt=True)
+                if processor.chat_template
+                else processor.image_token + text
             )
-            pixels = pixels * deviation + mean
-        if not getattr(self.processor, "do_rescale", True):
-            pixels = pixels / 255
-        return pixels.clamp(0, 1)
+        inputs = processor(images=[picture], text=[text], return_tensors="pt")
+        seen = run(self.name, self.model, inputs)
+        ids = inputs["input_ids"][0].tolist()
+        shape = len(ids), len(ids)
+        every = [(name, each) for name in seen for each in seen.calls(name)]
+        calls = [each for each in every if each[1].shape[2:] == shape]
+        special = frozenset(tokenizer.all_special_ids)
+        tokens = readable_tokens(tokenizer, ids)
+        placeholder = readable_tokens(tokenizer, [processor.image_token_id])[0]
+        images, grid = [picture], inputs.get("image_grid_thw")
+        if (
+            inputs["pixel_values"].ndim > 3
+        ):  # the picture, or tiles of it, as large as the model saw them
+            tiles = inputs["pixel_values"].flatten(0, -4)
+            images = [unprocessed(each.float(), processor.image_processor) for each in tiles]
+            side = math.isqrt(tokens.count(placeholder) // len(images))
+            grid = (side, side)
+        page = {"tokens": tokens, "images": images, "image_token": placeholder, "grid": grid}
+        return TextReading(
+            tokens,
+            tuple(each in special for each in ids),
+            tuple(name for name, _ in calls),
+            tuple(matrix for _, matrix in calls),
+            seen,
+            page,
+        )
+
+
+def opened(file: Path) -> Any:
+    """Return the picture in a file, as Pillow has it, in RGB.
+
+    Raises MissingExtraError without Pillow, ModelError, code `model.picture`, for no picture.
+    """
+    with importing("PIL", extra="samples", purpose="reading a picture"):
+        from PIL import Image, ImageOps
+    try:
+        with Image.open(file) as picture:
+            # A phone records how the picture is turned.
+            return ImageOps.exif_transpose(picture).convert("RGB")
+    # Pillow has no common type for what is wrong with a file.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ModelError(
+            "model.picture", f"{shown(str(file))} must be a picture: {brief(error)}"
+        ) from error
+
+
+def run(name: str, model: nn.Module, inputs: Any) -> Seen[AttentionMatrix]:
+    """Return the record of a run, without gradients; ModelError, `model.unreadable`, if the model takes other input.
+
+    WatchError if nothing is seen.
+    """
+    try:
+        with torch.no_grad(), watch(model) as seen:
+            model(**inputs)
+    except WatchError:
+        raise
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(
+            "model.unreadable", f"{name} could not read a picture: {brief(error)}"
+        ) from error
+    return seen
+
+
+def unprocessed(pixels: Tensor, processor: Any) -> Tensor:
+    """Return a picture, (3, height, width), as it was before the processor normalised it, from 0 to 1."""
+    if getattr(processor, "do_normalize", False):
+        mean, deviation = (
+            torch.tensor(each)[:, None, None]
+            for each in (processor.image_mean, processor.image_std)
+        )
+        pixels = pixels * deviation + mean
+    if not getattr(processor, "do_rescale", True):
+        pixels = pixels / 255
+    return pixels.clamp(0, 1)

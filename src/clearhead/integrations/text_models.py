@@ -15,11 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from clearhead._text import shown
-from clearhead.errors import (
-    ArgumentTypeError,
-    ModelError,
-    SelectionError,
-)
+from clearhead.errors import ArgumentTypeError, ModelError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -43,6 +39,7 @@ class TextReading(NamedTuple):
         layers: the path of the module that attended, in order; one that attended twice stands twice.
         matrices: what each of them attended to: [batch=1, num_heads, tokens, tokens].
         seen: the same by the paths of the modules, which can be saved.
+        page: of a text with pictures in it, the options of a page, as `Seen.to_html` takes them; else None.
     """
 
     tokens: tuple[str, ...]
@@ -50,6 +47,7 @@ class TextReading(NamedTuple):
     layers: tuple[str, ...]
     matrices: tuple[AttentionMatrix, ...]
     seen: Seen[AttentionMatrix]
+    page: dict[str, Any] | None = None
 
 
 class LongReading(NamedTuple):
