@@ -3,25 +3,19 @@
 import copy
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 import clearhead as ch
 from clearhead import stages
 from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
     ClearheadError,
     DtypeError,
     MaskError,
-    UnsupportedError,
 )
 from clearhead.masks.base import Mask
 from tests.refusals import assert_refused, refusals
@@ -371,120 +365,18 @@ def test_repr(options: dict[str, Any], text: str) -> None:
     assert repr(layer).splitlines()[:2] == ["MultiHeadAttention(", f"  {text}"]
 
 
-def theirs(
-    *, context_dim: int = 15, bias: bool = True, dropout: float = 0.0, batch_first: bool = True
-) -> nn.MultiheadAttention:
-    """PyTorch's layer in float64, with biases that are not zero as they are at first."""
-    module = nn.MultiheadAttention(
-        15,
-        3,
-        kdim=context_dim,
-        vdim=context_dim,
-        bias=bias,
-        dropout=dropout,
-        batch_first=batch_first,
-        dtype=torch.float64,
-    )
-    for name, parameter in module.named_parameters():
-        if "bias" in name:
-            nn.init.normal_(parameter)
-    return module
-
-
-@pytest.mark.parametrize("context_dim", [15, 11])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-def test_a_layer_of_pytorch_is_converted(context_dim: int, bias: bool, training: bool) -> None:
-    module = theirs(context_dim=context_dim, bias=bias, dropout=0.0).train(training)
-    before = copy.deepcopy(module.state_dict())
-    layer = ch.convert(module).layer
-    x, context = drawn(BATCH, TOKENS, 15), drawn(BATCH, SOURCE_TOKENS, context_dim)
-    expected, shares = module(x, context, context, average_attn_weights=False)
-    close(layer(x, context), expected)
-    close(layer.weights(x, context)[:], shares)
-    assert layer.training == training
-    assert layer.dropout is None
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.zero_()
-    for name, tensor in module.state_dict().items():
-        assert torch.equal(tensor, before[name]), name
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_and_dtype_of_a_layer_of_pytorch(dtype: torch.dtype) -> None:
-    layer = ch.convert(theirs(dropout=0.25, batch_first=False).to(dtype), mask=ch.causal()).layer
-    assert layer.dropout == 0.25
-    assert layer.mask.describe() == "causal()"
-    assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
-
-
-@contextmanager
-def refused(error: type[ClearheadError], text: str) -> Iterator[None]:
-    """Expect the error with this text, and no other."""
-    with pytest.raises(error) as caught:
-        yield
-    assert type(caught.value) is error
-    assert str(caught.value) == text
-
-
-def _of_others(**options: Any) -> nn.Module:
-    module = theirs(**options)
-    prune.l1_unstructured(module, "in_proj_weight", 0.5)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("make", "reasons"),
-    [
-        (
-            lambda: nn.MultiheadAttention(15, 3, add_bias_kv=True, add_zero_attn=True, vdim=7),
-            [
-                "add_bias_kv=True: a learned key and value that every query sees",
-                "add_zero_attn=True: a key and value of zeros that every query sees",
-                "kdim=15 and vdim=7: not one width",
-            ],
-        ),
-        (
-            _of_others,
-            [
-                "the module has a hook, which may change what it gives; remove it before",
-                "in_proj_weight must be a parameter of its own; it is made of others",
-            ],
-        ),
-    ],
-)
-def test_what_of_pytorch_is_refused(make: Any, reasons: list[str]) -> None:
-    text = "[convert.refused] clearhead.convert cannot read this MultiheadAttention."
-    with refused(UnsupportedError, text + "".join(f"\n  - {reason}" for reason in reasons)):
-        ch.convert(make())
-
-
 SIZES = (
-    "embed_dim",
-    "num_heads",
-    "num_kv_heads",
-    "context_dim",
-    "output_dim",
-    "head_dim",
-    "value_head_dim",
+    "embed_dim", "num_heads", "num_kv_heads", "context_dim", "output_dim", "head_dim", "value_head_dim",
+)  # fmt: skip
+test_sizes = refusals(
+    lambda size: ch.MultiHeadAttention(**{"embed_dim": 8, "num_heads": 2, **size}),
+    *(({name: size}, "argument.size", name, str(size)) for name in SIZES for size in (0, -3)),
+    *(
+        ({name: size}, "argument.type", name, type(size).__name__)
+        for name in SIZES
+        for size in (4.0, True, "4")
+    ),
 )
-
-
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize(
-    ("size", "error", "code", "text"),
-    [
-        (0, ArgumentError, "argument.size", "must be 1 or more; got 0."),
-        (-3, ArgumentError, "argument.size", "must be 1 or more; got -3."),
-        (4.0, ArgumentTypeError, "argument.type", "must be a whole number; got float."),
-        (True, ArgumentTypeError, "argument.type", "must be a whole number; got bool."),
-        ("4", ArgumentTypeError, "argument.type", "must be a whole number; got str."),
-    ],
-)
-def test_sizes(name: str, size: Any, error: type[ClearheadError], code: str, text: str) -> None:
-    with refused(error, f"[{code}] {name} {text}"):
-        ch.MultiHeadAttention(**{"embed_dim": 8, "num_heads": 2, name: size})
 
 
 test_what_the_constructor_refuses = refusals(

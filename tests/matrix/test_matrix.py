@@ -22,8 +22,10 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.matrix import parts
+from tests.matrix.tensors import tensors_of
 from tests.memory import LargestTensor
 from tests.refusals import assert_refused, refusals
+from tests.tensors import drawn
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 6, 9, 3
 
@@ -31,8 +33,11 @@ BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 6, 9, 3
 def inputs(
     query_len: int = QUERIES, kv_len: int = KEYS, kv_heads: int = HEADS
 ) -> tuple[Tensor, Tensor]:
-    query = torch.randn(BATCH, HEADS, query_len, DIM, dtype=torch.float64)
-    return query, torch.randn(BATCH, kv_heads, kv_len, DIM, dtype=torch.float64)
+    return drawn(BATCH, HEADS, query_len, DIM), drawn(BATCH, kv_heads, kv_len, DIM)
+
+
+def matrix(**options: Any) -> AttentionMatrix:
+    return AttentionMatrix(*inputs(), **options)
 
 
 def plain(weights: AttentionMatrix) -> Tensor:
@@ -56,104 +61,69 @@ def scattered() -> Tensor:
 
 
 PROBLEMS: dict[str, Callable[[], AttentionMatrix]] = {
-    "plain": lambda: AttentionMatrix(*inputs()),
-    "scale": lambda: AttentionMatrix(*inputs(), scale=-2.5),
-    "causal": lambda: AttentionMatrix(*inputs(), mask=ch.causal()),
-    "window": lambda: AttentionMatrix(*inputs(), mask=ch.sliding_window(left=2, right=1)),
-    "padding on the right": lambda: AttentionMatrix(*inputs(), mask=ch.padding([4, 9])),
-    "padding on the left": lambda: AttentionMatrix(
-        *inputs(), mask=ch.causal() & ch.padding([0, 5], side="left")
-    ),
-    "padding with holes": lambda: AttentionMatrix(*inputs(), mask=ch.padding(holes())),
+    "plain": lambda: matrix(),
+    "scale": lambda: matrix(scale=-2.5),
+    "causal": lambda: matrix(mask=ch.causal()),
+    "window": lambda: matrix(mask=ch.sliding_window(left=2, right=1)),
+    "padding on the right": lambda: matrix(mask=ch.padding([4, 9])),
+    "padding on the left": lambda: matrix(mask=ch.causal() & ch.padding([0, 5], side="left")),
+    "padding with holes": lambda: matrix(mask=ch.padding(holes())),
     "documents": lambda: AttentionMatrix(
         *inputs(KEYS, KEYS), mask=ch.causal() & ch.documents([0, 0, 0, 1, 1, 2, 2, 2, 2])
     ),
-    "dense per head": lambda: AttentionMatrix(*inputs(), mask=scattered()),
-    "dense for all samples": lambda: AttentionMatrix(*inputs(), mask=scattered()[:1]),
-    "dense for all keys": lambda: AttentionMatrix(*inputs(), mask=scattered()[..., :1]),
-    "offsets per row": lambda: AttentionMatrix(*inputs(), mask=ch.causal(offset=[-2, 4])),
-    "bias per head": lambda: AttentionMatrix(
-        *inputs(), bias=torch.randn(1, HEADS, 1, KEYS, dtype=torch.float64)
+    "dense per head": lambda: matrix(mask=scattered()),
+    "dense for all samples": lambda: matrix(mask=scattered()[:1]),
+    "dense for all keys": lambda: matrix(mask=scattered()[..., :1]),
+    "offsets per row": lambda: matrix(mask=ch.causal(offset=[-2, 4])),
+    "bias per head": lambda: matrix(bias=drawn(1, HEADS, 1, KEYS)),
+    "bias per sample": lambda: matrix(bias=drawn(BATCH, 1, QUERIES, KEYS)),
+    "bias that hides": lambda: matrix(
+        bias=torch.zeros(scattered().shape).masked_fill(scattered(), -torch.inf).double()
     ),
-    "bias per sample": lambda: AttentionMatrix(
-        *inputs(), bias=torch.randn(BATCH, 1, QUERIES, KEYS, dtype=torch.float64)
-    ),
-    "bias that hides": lambda: AttentionMatrix(
-        *inputs(), bias=torch.zeros(scattered().shape).masked_fill(scattered(), -torch.inf).double()
-    ),
-    "alibi": lambda: AttentionMatrix(*inputs(), mask=ch.causal(), bias=ch.alibi(HEADS)),
-    "relative": lambda: AttentionMatrix(*inputs(), bias=ch.relative(torch.randn(HEADS, 9))),
-    "sinks": lambda: AttentionMatrix(
-        *inputs(), mask=scattered(), sinks=torch.tensor([0.0, 3.0, -1.0, 9.0], dtype=torch.float64)
-    ),
-    "softcap": lambda: AttentionMatrix(*inputs(), softcap=0.7, mask=ch.causal()),
+    "alibi": lambda: matrix(mask=ch.causal(), bias=ch.alibi(HEADS)),
+    "relative": lambda: matrix(bias=ch.relative(torch.randn(HEADS, 9))),
+    "sinks": lambda: matrix(mask=scattered(), sinks=torch.tensor([0.0, 3.0, -1.0, 9.0]).double()),
+    "softcap": lambda: matrix(softcap=0.7, mask=ch.causal()),
     "grouped heads": lambda: AttentionMatrix(
         *inputs(kv_heads=2), mask=scattered(), bias=ch.alibi(HEADS)
     ),
     "one key head": lambda: AttentionMatrix(*inputs(kv_heads=1)),
     "empty rows": lambda: AttentionMatrix(*inputs(8, 3), mask=ch.causal()),
-    "nothing visible": lambda: AttentionMatrix(*inputs(), mask=~ch.full()),
+    "nothing visible": lambda: matrix(mask=~ch.full()),
     "everything at once": lambda: AttentionMatrix(
         *inputs(kv_heads=2),
         mask=ch.causal(offset=[-1, 2]) | ch.dense(scattered()),
-        bias=torch.randn(BATCH, HEADS, QUERIES, KEYS, dtype=torch.float64),
+        bias=drawn(BATCH, HEADS, QUERIES, KEYS),
         scale=1.5,
         softcap=3.0,
-        sinks=torch.randn(HEADS, dtype=torch.float64),
+        sinks=drawn(HEADS),
     ),
 }
-
-# What is asked for, and the same of a tensor.
-PARTS: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
-    (..., lambda w: w),
-    (0, lambda w: w[0]),
-    (-1, lambda w: w[-1]),
-    ((1, -2, 2, -1), lambda w: w[1, -2, 2, -1]),
-    ((..., 2), lambda w: w[..., 2]),
-    ((..., -1, slice(1, 2)), lambda w: w[..., -1, 1:2]),
-    ((0, ..., slice(None, None, 2)), lambda w: w[0, ..., ::2]),
-    ((0, 1, ..., 2, 1), lambda w: w[0, 1, 2, 1]),
-    ((slice(None), 1, slice(1, 99, 3)), lambda w: w[:, 1, 1:99:3]),
-    ((slice(1, 0), 2), lambda w: w[1:0, 2]),
-    ((..., slice(-3, None), slice(2, 2)), lambda w: w[..., -3:, 2:2]),
-    ((..., slice(0, 0), 1), lambda w: w[..., 0:0, 1]),
-    ((..., slice(None, None, -1), slice(2, None, -2)), lambda w: w.flip(2)[..., [2, 0]]),
-    (([1, 0], [3, 3, -4]), lambda w: w[[1, 0]][:, [3, 3, 0]]),
-    ((..., [4, 0, -1], [2, 0]), lambda w: w[:, :, [4, 0, -1]][..., [2, 0]]),
-    ((..., (1, 2), 0), lambda w: w[..., 1:3, 0]),
-    ((..., [], [1]), lambda w: w[..., 0:0, 1:2]),
-    ((..., range(2, 5), [1]), lambda w: w[..., 2:5, 1:2]),
-    ((..., torch.tensor([5, -5]), torch.tensor(1)), lambda w: w[:, :, [5, -5], 1]),
-    ((torch.tensor(0), torch.tensor([1], dtype=torch.uint8)), lambda w: w[0, 1:2]),
-]
 
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_fewer_dimensions(dims: int) -> None:
-    query, key = (t[(0,) * (4 - dims)] for t in inputs())
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    expected = torch.softmax(
-        (query @ key.mT / math.sqrt(DIM)).masked_fill(
-            ~ch.causal().to_dense(QUERIES, KEYS), -torch.inf
-        ),
-        -1,
-    )
+    """Every answer is that of four dimensions, at the first place of the axes that are missing."""
+    first, given = (0,) * (4 - dims), inputs()
+    whole = AttentionMatrix(*given, mask=ch.causal())
+    weights = AttentionMatrix(*(each[first] for each in given), mask=ch.causal())
+    expected = whole.dense()[first]
     assert weights.shape == expected.shape
     assert weights.ndim == dims
     assert weights.nbytes == expected.numel() * 8
     close(weights.dense(), expected)
+    close(weights.logsumexp, whole.logsumexp[first])
     close(weights[..., -2, ::3], expected[..., -2, ::3])
     close(weights[1], expected[1])
     close(weights[[1, 0], 1:], expected[[1, 0], 1:])
-    close(weights.logsumexp.exp()[..., None] * expected, plain_exponentials(query, key))
-    close(weights[..., -2, ::3], expected[..., -2, ::3])
+    close(weights.at(1, 2), expected[..., 1, 2])
+    close(weights.at([1, 3], [2, 0]), expected[..., [1, 3], [2, 0]])
+    close(weights.at(torch.tensor([[1, 3]]), [2, 0]), expected[..., [1, 3], [2, 0]])
+    close(weights.diagonal(2), expected.diagonal(2, -2, -1))
+    for value in (drawn(*expected.shape[:-2], KEYS, 2), drawn(KEYS)):
+        close(weights @ value, expected @ value)
     with pytest.raises(SelectionError):
         weights[(0,) * (dims + 1)]
-
-
-def plain_exponentials(query: Tensor, key: Tensor) -> Tensor:
-    visible = ch.causal().to_dense(query.shape[-2], key.shape[-2])
-    return torch.exp(query @ key.mT / math.sqrt(DIM)).masked_fill(~visible, 0.0)
 
 
 def test_few_pairs_are_read_in_the_rows_of_their_queries() -> None:
@@ -191,16 +161,6 @@ def test_logsumexp_of_nothing() -> None:
     assert weights._total() is weights._total()  # computed once
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_context_of_fewer_dimensions(dims: int) -> None:
-    query, key = (t[(0,) * (4 - dims)] for t in inputs())
-    weights = AttentionMatrix(query, key)
-    value = torch.randn(*key.shape[:-1], 2, dtype=torch.float64)
-    close(weights @ value, weights.dense() @ value)
-    shared = torch.randn(KEYS, dtype=torch.float64)
-    close(weights @ shared, weights.dense() @ shared)
-
-
 def test_repr() -> None:
     query, key = inputs()
     sizes = "batch=2, num_heads=4, query_len=6, kv_len=9"
@@ -209,6 +169,9 @@ def test_repr() -> None:
     assert repr(masked) == f"AttentionMatrix [{sizes}] mask=causal() & padding([3, 9])"
     flat = AttentionMatrix(query[0, 0], key[0, 0])
     assert repr(flat) == "AttentionMatrix [query_len=6, kv_len=9]"
+    biased = matrix(mask=ch.causal(), bias=ch.alibi(4))
+    assert repr(biased).endswith("kv_len=9] mask=causal() bias=alibi(4)")
+    assert repr(matrix(bias=torch.zeros(6, 9))).endswith(" bias=<1 × 1 × 6 × 9>")
 
 
 def test_a_long_text_is_never_squared() -> None:
@@ -303,7 +266,7 @@ def test_gradients_by_finite_differences() -> None:
 
 
 test_refused_indices = refusals(
-    lambda index: AttentionMatrix(*inputs())[index],
+    lambda index: matrix()[index],
     ((0, 4), "matrix.range", "4 // 1 // 4"),
     (-3, "matrix.range", "-3 // 0 // 2"),
     ((..., [0, 9, 1]), "matrix.range", "9 // 3 // 9"),
@@ -324,7 +287,7 @@ test_refused_indices = refusals(
 
 
 test_refused_values = refusals(
-    lambda value: AttentionMatrix(*inputs()) @ value,
+    lambda value: matrix() @ value,
     ([1.0], "value.type", "value // a torch.Tensor // list"),
     (
         torch.zeros(4, KEYS, 2, dtype=torch.float64),
@@ -336,7 +299,7 @@ test_refused_values = refusals(
 
 
 def test_values_that_attend_refuses() -> None:
-    weights = AttentionMatrix(*inputs())
+    weights = matrix()
     with pytest.raises(ShapeError, match=r"^\[shape.kv-len\] key and value must have the same"):
         _ = weights @ torch.zeros(KEYS + 1, 2, dtype=torch.float64)
     with pytest.raises(ch.errors.DtypeError, match=r"^\[dtype.mixed\]"):
@@ -414,16 +377,15 @@ def test_a_column_of_a_long_text_is_never_squared(bias: ch.Bias | None) -> None:
 def test_autocast(dtype: torch.dtype) -> None:
     query, key = (t.float() for t in inputs())
     value = torch.randn(KEYS, 2)
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    expected = weights.dense(), weights.logsumexp, weights @ value
+    weights, again = (AttentionMatrix(query, key, mask=ch.causal()) for _ in range(2))
+    expected = weights.at([1, 5], [0, 4]), weights.dense(), weights.logsumexp
     with torch.autocast("cpu", dtype):
         low = AttentionMatrix(query, key, mask=ch.causal())
         assert low.problem.query.dtype == dtype
-        actual = weights.dense(), weights.logsumexp
+        actual = again.at([1, 5], [0, 4]), again.dense(), again.logsumexp
         rounded = AttentionMatrix(query, key).dense()
         context = weights @ value
-    assert torch.equal(actual[0], expected[0])
-    assert torch.equal(actual[1], expected[1])
+    assert all(map(torch.equal, actual, expected))
     exact = AttentionMatrix(query.to(dtype).double(), key.to(dtype).double()).dense()
     torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=1e-6)
     # The product is asked for under autocast, and comes in its precision.
@@ -431,7 +393,7 @@ def test_autocast(dtype: torch.dtype) -> None:
 
 
 def test_numbers_of_other_kinds_and_sizes() -> None:
-    weights = AttentionMatrix(*inputs())
+    weights = matrix()
     index: Any = np.int64(2)
     close(weights[..., index, :], weights[..., 2, :])
     close(weights[..., [index, 1], :], weights[..., [2, 1], :])
@@ -443,42 +405,16 @@ def test_numbers_of_other_kinds_and_sizes() -> None:
 def test_a_long_list_is_not_repeated_in_the_error() -> None:
     index: Any = [0.5] * 100_000
     with pytest.raises(SelectionError) as caught:
-        AttentionMatrix(*inputs())[index]
+        matrix()[index]
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_diagonals(name: str) -> None:
-    weights = PROBLEMS[name]()
-    expected = plain(weights)
-    query_len, kv_len = expected.shape[2:]
-    for offset in range(-query_len - 1, kv_len + 2):
-        close(weights.diagonal(offset), expected.diagonal(offset, 2, 3))
-    close(weights.diagonal(), expected.diagonal(0, 2, 3))
+def test_diagonals_beyond_the_matrix() -> None:
+    weights = matrix()
     for offset in (10**21, -(10**21), 2**63 - 1, -(2**63)):
         assert weights.diagonal(offset).shape == (BATCH, HEADS, 0)
     offset: Any = np.int64(-1)
-    close(weights.diagonal(offset), expected.diagonal(-1, 2, 3))
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_pairs_of_fewer_dimensions(dims: int) -> None:
-    query, key = (t[(0,) * (4 - dims)] for t in inputs())
-    weights = AttentionMatrix(query, key)
-    expected = weights.dense()
-    close(weights.at(1, 2), expected[..., 1, 2])
-    close(weights.at([1, 3], [2, 0]), expected[..., [1, 3], [2, 0]])
-    close(weights.at(torch.tensor([[1, 3]]), [2, 0]), expected[..., [1, 3], [2, 0]])
-    close(weights.diagonal(2), expected.diagonal(2, -2, -1))
-
-
-def test_pairs_under_autocast() -> None:
-    query, key = (t.float() for t in inputs())
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    expected = weights.at([1, 5], [0, 4])
-    again = AttentionMatrix(query, key, mask=ch.causal())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(again.at([1, 5], [0, 4]), expected)
+    close(weights.diagonal(offset), weights.dense().diagonal(-1, 2, 3))
 
 
 def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
@@ -493,7 +429,7 @@ def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
 
 
 test_refused_pairs_and_diagonals = refusals(
-    lambda ask: ask(AttentionMatrix(*inputs())),
+    lambda ask: ask(matrix()),
     (lambda a: a.diagonal(1.0), "diagonal.type", "float"),
     (lambda a: a.diagonal(True), "diagonal.type", "bool"),
     (lambda a: a.at([0, 1], [0, 1, 2]), "matrix.pairs", "(2,) // (3,)"),
@@ -510,8 +446,10 @@ test_refused_pairs_and_diagonals = refusals(
 
 
 def test_a_page_of_a_matrix(tmp_path: Path) -> None:
-    matrix = ch.AttentionMatrix(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
-    path = matrix.to_html(tmp_path / "a.html", source_tokens=["a", "b", "c", "d", "e"], title="<b>")
+    weights = ch.AttentionMatrix(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
+    path = weights.to_html(
+        tmp_path / "a.html", source_tokens=["a", "b", "c", "d", "e"], title="<b>"
+    )
     assert "<title>&lt;b&gt;</title>" in path.read_text(encoding="utf-8")
 
 
@@ -533,12 +471,6 @@ METHODS: dict[str, Callable[[AttentionMatrix], Any]] = {
     "product": lambda a: a @ torch.ones(KEYS, 2).double(),
     "transposed product": lambda a: a.mT @ torch.ones(QUERIES).double(),
 }
-
-
-def tensors_of(result: Any) -> list[Tensor]:
-    fields = vars(result).values() if isinstance(result, ch.types.Summary) else [result]
-    flat = [each for field in fields for each in (field if isinstance(field, tuple) else [field])]
-    return [each for each in flat if isinstance(each, Tensor)]
 
 
 @pytest.mark.parametrize("edited", METHODS)
@@ -590,11 +522,11 @@ def test_the_value_is_that_which_was_given(dims: int, autocast: bool) -> None:
     lead = (2, 3)[4 - dims :]
     query, key, value = torch.randn(*lead, 5, 4), torch.randn(*lead, 7, 4), torch.randn(*lead, 7, 2)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        matrix, bare = AttentionMatrix(query, key, value=value), ch.AttentionMatrix(query, key)
+        valued, bare = AttentionMatrix(query, key, value=value), ch.AttentionMatrix(query, key)
     assert bare.value is None
-    assert matrix.value is not None
-    assert matrix.value.equal(value.bfloat16() if autocast else value)
-    assert matrix.dense().equal(bare.dense())
+    assert valued.value is not None
+    assert valued.value.equal(value.bfloat16() if autocast else value)
+    assert valued.dense().equal(bare.dense())
     with pytest.raises(ShapeError, match=r"value .*kv_len=6"):
         ch.AttentionMatrix(query, key, value=value[..., :6, :])
 
@@ -604,12 +536,3 @@ def test_a_value_of_tokens_that_ranks_share() -> None:
     shared: Any = object()
     with pytest.raises(UnsupportedError, match=text):
         AttentionMatrix(*torch.zeros(2, 3, 4), value=torch.zeros(3, 4), across=shared)
-
-
-def test_its_repr_says_that_it_has_a_bias() -> None:
-    query = torch.zeros(1, 2, 3, 4)
-    matrix = ch.AttentionMatrix(query, query, mask=ch.causal(), bias=ch.alibi(2))
-    assert repr(matrix).endswith("kv_len=3] mask=causal() bias=alibi(2)")
-    assert repr(ch.AttentionMatrix(query, query, bias=torch.zeros(3, 3))).endswith(
-        " bias=<1 × 1 × 3 × 3>"
-    )
