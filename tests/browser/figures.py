@@ -20,13 +20,6 @@ def reading(page: Page | Locator) -> str:
     return page.locator(".reading").inner_text()
 
 
-def choose(page: Page, stage: str) -> None:
-    """Point at the cell of a stage that is in focus."""
-    page.locator(f'[data-at^="{stage}."][tabindex="0"]').dispatch_event(
-        "pointerover", {"bubbles": True, "composed": True}
-    )
-
-
 def point_at(page: Page, stage: str, row: int, column: int) -> str:
     """The reading of a cell while the pointer is over it."""
     cell(page, f"{stage}.{row}.{column}").dispatch_event(

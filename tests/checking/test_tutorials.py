@@ -43,21 +43,6 @@ class CrossAttention(nn.Module):
         return torch.softmax(queries @ keys.T / keys.shape[-1] ** 0.5, dim=-1) @ values
 
 
-class Unfinished(nn.Module):
-    """The last class of tutorial 004, which stops after its projections."""
-
-    def __init__(self, d_in: int, d_out: int, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.W_query = nn.Linear(d_in, d_out, bias=False)
-        self.W_key = nn.Linear(d_in, d_out, bias=False)
-        self.W_value = nn.Linear(d_in, d_out, bias=False)
-
-    def forward(self, x: Tensor) -> None:
-        for each in (self.W_query, self.W_key, self.W_value):
-            each(x)
-
-
 CAUSAL: dict[str, Any] = {"causal": True}
 TRIL: dict[str, Any] = {"triangle": torch.tril, "diagonal": 0}
 

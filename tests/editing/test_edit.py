@@ -26,7 +26,7 @@ from clearhead.layers import FixedCache, GrowingCache, SlidingCache
 from clearhead.watching.hooks import installing, tap
 from tests.refusals import assert_refused, wrong
 from tests.tolerances import assert_no_worse
-from tests.watching.models import Direct
+from tests.watching.models import Direct, Itself, OwnSoftmax
 
 SDPA = F.scaled_dot_product_attention
 BATCH, LEN, WIDTH, HEADS = 3, 7, 12, 4
@@ -249,13 +249,6 @@ def test_edits_of_one_model_add_up_and_end_by_an_exception() -> None:
     assert torch.equal(model(x), before)
 
 
-class Itself(nn.Module):
-    """Attends from its input to the same."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
-
-
 def test_an_edit_that_cannot_begin_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = nn.Sequential(Itself(), Itself()), torch.randn(1, 3, 4)
     edit = ch.edit(model)
@@ -338,13 +331,6 @@ class Cached(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(x, keys, keys)
-
-
-class Softmax(nn.Module):
-    """Attention with a softmax of its own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ x.mT).softmax(-1) @ x
 
 
 LAYER = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
@@ -459,7 +445,7 @@ def test_a_layer_that_did_not_attend_is_reported() -> None:
         "'0' of Sequential is edited (ablate), and did not attend in a way that can be edited: '1'"
     )
     with pytest.raises(EditError, match=re.escape(f"[edit.layers] {text} did.")):
-        run_edited(nn.Sequential(Softmax(), Itself()), "0")
+        run_edited(nn.Sequential(OwnSoftmax(), Itself()), "0")
 
 
 def test_a_layer_that_is_several_is_refused() -> None:

@@ -21,6 +21,7 @@ from clearhead.editing.edit import followed
 from clearhead.errors import EditError
 from tests.interrupts import Interrupt, left_behind
 from tests.refusals import assert_refused
+from tests.watching.models import Itself
 
 WIDTH = 8
 X = torch.randn(2, 5, WIDTH)
@@ -36,13 +37,6 @@ def nothing_is_left_behind() -> Iterator[None]:
 def encoder() -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(WIDTH, nhead=2, dim_feedforward=8, batch_first=True)
     return nn.TransformerEncoder(layer, num_layers=2).eval()
-
-
-class Itself(nn.Module):
-    """Attends from its input to the same."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
 
 
 class Blocks(nn.Module):

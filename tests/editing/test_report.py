@@ -13,19 +13,13 @@ from torch.utils.checkpoint import checkpoint
 import clearhead as ch
 from clearhead.errors import EditError, EditWarning
 from tests.refusals import assert_refused, wrong
+from tests.watching.models import OwnSoftmax
 
 WIDTH, HEADS, LEN = 12, 4, 6
 
 
 def layer() -> ch.MultiHeadAttention:
     return ch.MultiHeadAttention(WIDTH, num_heads=HEADS, mask=ch.causal())
-
-
-class Softmax(nn.Module):
-    """Attention with a softmax of its own."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ x.mT).softmax(-1) @ x
 
 
 def test_each_operation_has_its_counts() -> None:
@@ -124,10 +118,8 @@ def test_an_operation_that_no_run_follows_is_refused() -> None:
 
 
 def test_a_model_that_is_edited_in_part_says_so() -> None:
-    model, x = nn.Sequential(layer(), Softmax(), layer()), torch.randn(1, LEN, WIDTH)
-    text = (
-        "[edit.missing] Sequential attended in 1 place that was not edited:\n  - 1 (Softmax): it "
-    )
+    model, x = nn.Sequential(layer(), OwnSoftmax(), layer()), torch.randn(1, LEN, WIDTH)
+    text = "[edit.missing] Sequential attended in 1 place that was not edited:\n  - 1 (OwnSoftmax): it "
     edit = ch.edit(model)
     edit["*"].heads[0].ablate()
     with pytest.warns(EditWarning, match=re.escape(text)) as said, edit:
@@ -149,7 +141,7 @@ def test_a_model_that_is_edited_in_part_says_so() -> None:
 
 
 def test_effects_of_a_part_say_so() -> None:
-    model, x = nn.Sequential(layer(), Softmax()), torch.randn(1, LEN, WIDTH)
+    model, x = nn.Sequential(layer(), OwnSoftmax()), torch.randn(1, LEN, WIDTH)
     options: dict[str, Any] = {"metric": lambda output: output.sum(), "progress": False}
     with pytest.warns(EditWarning, match="attended in 1 place that was not edited") as said:
         assert len(ch.effects(model, x, **options)) == HEADS

@@ -12,8 +12,6 @@ import clearhead as ch
 from clearhead.masks.each_document import way_out
 from tests.masks.drawn import rows
 
-CPU = torch.device("cpu")
-
 WITHIN: dict[str, ch.Mask | None] = {
     "all": None,
     "causal": ch.causal(),

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
@@ -21,10 +20,6 @@ def matrix(**options: Any) -> AttentionMatrix:
     query = torch.randn(2, 6, 7, 5, dtype=torch.float64)
     key = torch.randn(2, 3, 11, 5, dtype=torch.float64)
     return AttentionMatrix(query, key, **options)
-
-
-def logsumexp_of(weights: AttentionMatrix) -> Tensor:
-    return torch.logsumexp(eager.compute(weights.problem).masked_scores, dim=-1)
 
 
 @pytest.mark.parametrize("name", EMPTY)

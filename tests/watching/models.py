@@ -23,6 +23,20 @@ class Direct(nn.Module):
         return F.scaled_dot_product_attention(*args, **kwargs)
 
 
+class Itself(nn.Module):
+    """Attends from its input to the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class OwnSoftmax(nn.Module):
+    """Attention with a softmax of its own, which no hook sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1) @ x
+
+
 class Stack(nn.Module):
     """Two layers, by hand, of one head."""
 

@@ -137,14 +137,6 @@ def test_two_parts_of_one_tensor_that_overlap(tmp_path: Path) -> None:
     assert all(a.equal(b) for a, b in zip(again, given, strict=True))
 
 
-def test_a_file_that_is_there_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.clearhead"
-    files.write(path, [1])
-    files.write(path, [2])
-    assert files.read(path) == [2]
-    assert os.listdir(tmp_path) == ["a.clearhead"]
-
-
 def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -158,26 +150,12 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == ["a.clearhead"]
 
 
-def test_who_may_read_it_is_as_for_any_file(tmp_path: Path) -> None:
-    path = files.write(tmp_path / "a.clearhead", [1])
-    (tmp_path / "plain").touch()
-    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
 def refused(path: Path, code: str) -> str:
     with pytest.raises(ch.errors.FileError) as raised:
         files.read(path)
     assert raised.value.code == code
     assert str(path) in str(raised.value)
     return str(raised.value)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
-def test_a_file_cut_short(share: float, tmp_path: Path) -> None:
-    path = files.write(tmp_path / "a.clearhead", matrix())
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
-    assert "could not be read as a file of safetensors" in refused(path, "file.unreadable")
 
 
 def test_no_file(tmp_path: Path) -> None:
@@ -525,12 +503,6 @@ def test_something_else_is_not_written(tmp_path: Path) -> None:
         files.write(tmp_path / "a.clearhead", torch.nn.Linear(1, 1))
     assert raised.value.code == "file.kind"
     assert os.listdir(tmp_path) == []
-
-
-def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
-    with pytest.raises(ch.errors.FileError, match="could not be written: No such file") as raised:
-        files.write(tmp_path / "none" / "a.clearhead", [1])
-    assert raised.value.code == "file.unwritable"
 
 
 def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

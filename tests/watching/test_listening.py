@@ -2,21 +2,15 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 import clearhead as ch
-
-
-class Model(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
-
+from tests.watching.models import Itself
 
 X = torch.randn(1, 2, 5, 4)
 
 
 def test_a_model_that_is_not_watched_is_not_heard() -> None:
-    watched, other = Model(), Model()
+    watched, other = Itself(), Itself()
     with ch.watch(watched) as seen:
         watched(X)
         other(X)
@@ -25,7 +19,7 @@ def test_a_model_that_is_not_watched_is_not_heard() -> None:
 
 
 def test_gradients_are_as_before_in_the_block() -> None:
-    model = Model()
+    model = Itself()
     for enabled in (True, False):
         with torch.set_grad_enabled(enabled), ch.watch(model):
             model(X)

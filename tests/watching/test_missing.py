@@ -16,18 +16,9 @@ from torch.utils.checkpoint import checkpoint
 import clearhead as ch
 from clearhead.errors import WatchError, WatchWarning
 from tests.integrations.models import KINDS, inputs, make
+from tests.watching.models import Itself, OwnSoftmax
 
 X = torch.randn(1, 5, 8)
-
-
-class Seen(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
-
-
-class Square(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (x @ x.mT).softmax(-1) @ x
 
 
 class CrossAttention(nn.Module):
@@ -59,7 +50,7 @@ class Flex(nn.Module):
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "square scores": (Square, "it takes a softmax of its own"),
+    "square scores": (OwnSoftmax, "it takes a softmax of its own"),
     "by its name": (CrossAttention, "it takes a softmax of its own"),
     "nn.Softmax": (WithModule, "it takes a softmax of its own"),
     "a kernel": (KernelAttention, "it attends by a kernel that cannot be seen"),
@@ -71,7 +62,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
 @pytest.mark.parametrize("name", OWN)
 def test_each_reason(name: str) -> None:
     make_own, reason = OWN[name]
-    model = nn.Sequential(Seen(), make_own(), Seen())
+    model = nn.Sequential(Itself(), make_own(), Itself())
     with pytest.warns(WatchWarning, match="watch.missing") as said, ch.watch(model) as seen:
         model(X)
     assert seen.layers == ("0", "2")
@@ -95,7 +86,7 @@ class Both(nn.Module):
 
 
 def test_a_part_of_what_is_missing_is_not_named_as_well() -> None:
-    model = nn.Sequential(Seen(), Both())
+    model = nn.Sequential(Itself(), Both())
     with pytest.warns(WatchWarning, match="watch.missing"), ch.watch(model) as seen:
         model(X)
     assert [each.path for each in seen.missing] == ["1"]
@@ -104,7 +95,7 @@ def test_a_part_of_what_is_missing_is_not_named_as_well() -> None:
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.seen, self.own = Seen(), Square()
+        self.seen, self.own = Itself(), OwnSoftmax()
 
     def forward(self, x: Tensor, *, own: bool) -> Tensor:
         x = self.seen(x)
@@ -122,7 +113,7 @@ def test_what_a_checkpoint_computes_again_was_before_the_watch() -> None:
 
 
 def test_strict() -> None:
-    model = nn.Sequential(Seen(), Square())
+    model = nn.Sequential(Itself(), OwnSoftmax())
     expected = pytest.raises(WatchError, match="attended in 1 place that was not seen")
     with expected as caught, ch.watch(model, strict=True):
         model(X)
@@ -130,7 +121,7 @@ def test_strict() -> None:
 
 
 def test_layers_that_are_not_asked_for_are_not_missing() -> None:
-    model = nn.Sequential(Seen(), Square())
+    model = nn.Sequential(Itself(), OwnSoftmax())
     with ch.watch(model, layers="0", strict=True) as seen:
         model(X)
     assert seen.missing == []
@@ -167,7 +158,7 @@ class WrappedAttention(nn.Module):
         return self.inner(x)
 
 
-class KernelOf(Seen):
+class KernelOf(Itself):
     pass
 
 
@@ -198,7 +189,7 @@ class AttentionNorm(SelfOutput):
 class WrapperAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = Seen()
+        self.inner = Itself()
         self.output = AttentionNorm()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -216,7 +207,7 @@ class OuterAttention(nn.Module):
 
 @pytest.mark.parametrize("kind", [Router, TokenMixer, WrapperAttention, OuterAttention])
 def test_no_alarm(kind: type[nn.Module]) -> None:
-    model = nn.Sequential(Seen(), kind())
+    model = nn.Sequential(Itself(), kind())
     with ch.watch(model, strict=True) as seen:
         model(X)
     assert seen.missing == []
@@ -283,8 +274,8 @@ def test_parts_of_transformers_with_code_of_their_own(
 def test_the_way_out_of_each_library(
     package: str, way_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Square, "__module__", package)
-    model = nn.Sequential(Square())
+    monkeypatch.setattr(OwnSoftmax, "__module__", package)
+    model = nn.Sequential(OwnSoftmax())
     with pytest.raises(WatchError, match=way_out) as caught, ch.watch(model):
         model(X)
     assert caught.value.code == "watch.nothing-seen"
@@ -354,7 +345,7 @@ def test_a_patch_of_somebody_else_is_seen_and_stays(monkeypatch: pytest.MonkeyPa
         return original(*args, **kwargs)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", theirs)
-    model = Seen()
+    model = Itself()
     with ch.watch(model) as seen:
         model(X)
     assert len(seen.calls("")) == 1

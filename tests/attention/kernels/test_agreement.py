@@ -103,9 +103,6 @@ OF_ENOUGH_KEYS: dict[str, Callable[[int, int], ch.Mask]] = {
     "documents that come back": lambda n, m: ch.documents(torch.randint(0, 2, (m,))),
     "causal and documents": lambda n, m: ch.causal() & ch.documents(ids(m, BATCH)),
 }
-EVERY_MASK = [*MASKS, *OF_ENOUGH_KEYS]
-
-
 WIDTHS = [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)]
 HEADS_AND_WIDTHS = [
     (kernel, num_kv_heads, *widths, (turn + row) % 2 == 0)

@@ -16,6 +16,7 @@ import clearhead as ch
 from clearhead.watching.hooks import installing
 from tests.interrupts import FUNCTIONS, left_behind
 from tests.memory import new_garbage
+from tests.watching.models import Itself
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +24,6 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert left_behind() == []
     yield
     assert left_behind() == []
-
-
-class Model(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
 
 
 X = torch.randn(2, 2, 5, 8)
@@ -47,11 +43,11 @@ def test_an_error_in_any_step(
     hooks_before = tuple(hooks)
     hooks[step] = fails
     monkeypatch.setattr(installing, "HOOKS", tuple(hooks))
-    with pytest.raises(error), ch.watch(Model()):
+    with pytest.raises(error), ch.watch(Itself()):
         raise AssertionError
     monkeypatch.undo()
     assert left_behind() == []
-    model = Model()
+    model = Itself()
     with ch.watch(model) as seen:
         model(X)
     assert len(seen) == 1
@@ -61,14 +57,14 @@ def test_an_error_in_undoing_does_not_stop_it() -> None:
     def fails() -> None:
         raise ZeroDivisionError
 
-    model = Model()
+    model = Itself()
     with pytest.raises(ZeroDivisionError), ch.watch(model):
         installing._undo.insert(2, fails)
     assert left_behind() == []
 
 
 def test_the_next_watch_cleans_up_after_one_that_was_never_left() -> None:
-    model = Model()
+    model = Itself()
     with new_garbage():
         forgotten = ch.watch(model)
         forgotten.__enter__()
@@ -130,7 +126,7 @@ STRANGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_is_no_module_in_sys_modules(name: str) -> None:
-    model = Model()
+    model = Itself()
     sys.modules["something_strange"] = STRANGE[name]()
     try:
         with ch.watch(model) as seen:
@@ -149,7 +145,7 @@ def test_a_module_with_a_namespace_of_its_own_is_not_asked(
             raise AssertionError("it loads everything")
 
     monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))
-    model = Model()
+    model = Itself()
     with ch.watch(model) as seen:
         model(X)
     assert len(seen) == 1
@@ -171,7 +167,7 @@ def test_a_module_that_changed_is_searched_again(
         Calling.__module__ = "a_helper"
         helper.attend = None
     model = Calling()
-    plain = Model()
+    plain = Itself()
     with ch.watch(plain):
         plain(X)
     helper.attend = FUNCTIONS[F, "scaled_dot_product_attention"]
