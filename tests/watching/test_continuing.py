@@ -8,6 +8,7 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
+from tests.drawing.page.test_photo import READERS
 
 SIZES: Any = {
     "vocab_size": 30, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -103,32 +104,19 @@ def test_sequences_that_were_not_read_are_refused() -> None:
 
 def test_an_answer_about_a_picture_is_one_matrix() -> None:
     """Gemma 3 sees each picture whole, in its window too: the generation is one pass over the whole text."""
-    text: Any = {**SIZES, "head_dim": 8, "sliding_window": 4, "eos_token_id": None}
-    vision: Any = {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 28,
-        "patch_size": 7, "vision_use_head": False,
-    }  # fmt: skip
-    configs: Any = transformers
-    config = configs.Gemma3Config(
-        text_config=transformers.Gemma3TextConfig(
-            **text, layer_types=["sliding_attention", "full_attention"]
-        ),
-        vision_config=transformers.SiglipVisionConfig(**vision),
-        mm_tokens_per_image=4, image_token_index=29, image_token_id=29, boi_token_index=28, eoi_token_index=27,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = configs.Gemma3ForConditionalGeneration(config).double().eval()
+    [reader] = [each for each in READERS if each.name == "Gemma3"]
+    model = reader.make().double()
     ids = torch.randint(3, 20, (2, 12))
-    ids[0, 3:7] = ids[1, 5:9] = 29
+    ids[0, 3:7] = ids[1, 5:9] = 99
     pixels = torch.randn(2, 3, 28, 28, dtype=torch.float64)
-    kinds = (ids == 29).long()
+    kinds = (ids == 99).long()
     with torch.no_grad(), ch.watch(model) as seen:
         sequences = model.generate(
             ids, token_type_ids=kinds, pixel_values=pixels, max_new_tokens=5, do_sample=False
         )
     read = sequences[:, :-1]
     with torch.no_grad(), ch.watch(model) as once:
-        model(read, token_type_ids=(read == 29).long(), pixel_values=pixels)
+        model(read, token_type_ids=(read == 99).long(), pixel_values=pixels)
     for name in list(seen)[-2:]:
         for found in (seen[name], seen.returned(sequences)[name]):
             torch.testing.assert_close(found.dense(), once[name].dense(), atol=1e-10, rtol=0)

@@ -150,6 +150,11 @@ class Reader(NamedTuple):
     inputs: dict[str, Any]
     patches: tuple[int, int] = (4, 4)
 
+    def make(self) -> Any:
+        torch.manual_seed(0)
+        config = getattr(TF, f"{self.name}Config")(**self.config)
+        return getattr(TF, f"{self.name}ForConditionalGeneration")(config).eval()
+
 
 ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
 LAYERS = ["sliding_attention", "full_attention"]
@@ -190,9 +195,7 @@ READERS = [
 @pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
 def test_a_model_that_reads_pictures_in_a_text(reader: Reader, tmp_path: Path) -> None:
     """Two pictures, one of them in the middle: the page has each word's attention to each patch."""
-    torch.manual_seed(0)
-    config = getattr(TF, f"{reader.name}Config")(**reader.config)
-    model = getattr(TF, f"{reader.name}ForConditionalGeneration")(config).eval()
+    model = reader.make()
     ids = torch.tensor([[5, *[99] * reader.patches[0], 6, 7, *[99] * reader.patches[1], 8]])
     kinds = (ids == 99).long()
     inputs = {each: kinds if value is None else value for each, value in reader.inputs.items()}
