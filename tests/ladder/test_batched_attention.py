@@ -66,8 +66,6 @@ def test_every_leading_axis_is_a_batch() -> None:
 def test_refusals() -> None:
     _, rung = rungs()
     x, context = torch.zeros(2, 7, 5).double(), torch.zeros(2, 11, 13).double()
-    with refused(RuntimeError, None, "must match the size of tensor b (3)"):
-        rung(x, torch.zeros(3, 11, 13).double())
     with refused(MaskError, "mask.batch", "describes a batch of 3; the query has a batch of 2"):
         rung(x, context, mask=ch.padding([1, 2, 3]))
     with refused(MaskError, "mask.heads", "describes 4 heads; the query has num_heads=1"):

@@ -10,7 +10,6 @@ from clearhead.ladder import (
     SimpleAttention,
     merge_heads,
 )
-from tests.ladder.refusal import refused
 
 
 def test_one_head_is_the_rung_itself() -> None:
@@ -62,11 +61,3 @@ def test_query_key_and_value_are_stacked_like_the_stages() -> None:
     assert (query.shape, key.shape, value.shape) == ((4, 7, 3), (4, 7, 3), (4, 7, 2))
     steps = stages.compute(query, key, value, scale=3**-0.5)
     torch.testing.assert_close(rung.stages(x), steps)
-
-
-def test_refusals() -> None:
-    x = torch.zeros(7, 5)
-    with refused(ValueError, None, "expected a non-empty list of Tensors"):
-        ConcatenatedHeads([])(x)
-    with refused(RuntimeError, None, "stack expects each tensor to be equal size"):
-        ConcatenatedHeads([SelfAttention(5, head_dim=2), SelfAttention(5, head_dim=3)]).stages(x)

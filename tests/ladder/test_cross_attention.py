@@ -3,7 +3,6 @@ import torch
 
 import clearhead as ch
 from clearhead.ladder import CrossAttention, SelfAttentionWithLayers
-from tests.ladder.refusal import refused
 
 
 def test_equals_self_attention_without_a_context_and_with_itself() -> None:
@@ -38,18 +37,3 @@ def test_gradients_reach_both_sequences() -> None:
     for tensor in (x, context, *rung.parameters()):
         assert tensor.grad is not None
         assert tensor.grad.abs().sum() > 0
-
-
-def test_refusals() -> None:
-    rung = CrossAttention(5, head_dim=3, context_dim=13)
-    x, context = torch.zeros(7, 5), torch.zeros(11, 13)
-    with refused(RuntimeError, None, "mat1 and mat2 shapes cannot be multiplied (7x5 and 13x3)"):
-        rung(x)
-    with refused(RuntimeError, None, "mat1 and mat2 shapes cannot be multiplied (11x5 and 13x3)"):
-        rung(x, context[:, :5])
-    with refused(RuntimeError, None, "mat1 and mat2 shapes cannot be multiplied (11x13 and 5x3)"):
-        rung(context, x)
-    with refused(RuntimeError, None, "same dtype"):
-        rung(x, context.double())
-    with refused(TypeError, None, "got an unexpected keyword argument 'mask'"):
-        CrossAttention(5, head_dim=3, mask=ch.causal())  # pyright: ignore[reportCallIssue]

@@ -11,13 +11,6 @@ def test_equals_torch_dot(dim: int) -> None:
     torch.testing.assert_close(dot_product(a, b), torch.dot(a, b))
 
 
-def test_gradient_of_one_vector_is_the_other() -> None:
-    a, b = torch.randn(5, requires_grad=True), torch.randn(5)
-    dot_product(a, b).backward()
-    assert a.grad is not None
-    assert torch.equal(a.grad, b)
-
-
 def test_one_query_is_one_row() -> None:
     query, key = torch.randn(3, 2), torch.randn(5, 2)
     assert torch.equal(scores_of_query(query[1], key), scores_by_loops(query, key)[1])

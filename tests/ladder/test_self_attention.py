@@ -66,22 +66,10 @@ def test_refused_sizes() -> None:
 def test_refused_weights() -> None:
     rung = SelfAttention(5, head_dim=3, value_head_dim=2)
     query, key, value = torch.zeros(5, 3), torch.ones(5, 3), torch.zeros(5, 2)
-    with refused(RuntimeError, None, "size mismatch for key_weight"):
-        rung.with_weights(query, torch.zeros(5, 4), value)
-    with refused(RuntimeError, None, "size mismatch for query_weight"):
-        rung.with_weights(query.mT, key, value)
     with refused(RuntimeError, None, "size mismatch for query_weight"):
         rung.with_weights(query[:1], key, value)  # which could be broadcast
     with refused(RuntimeError, None, "Only Tensors of floating point"):
         rung.with_weights(query.long(), key.long(), value.long())
-
-
-def test_refused_input() -> None:
-    rung = SelfAttention(5, head_dim=3)
-    with refused(RuntimeError, None, "mat1 and mat2 shapes cannot be multiplied (7x4 and 5x3)"):
-        rung(torch.zeros(7, 4))
-    with refused(RuntimeError, None, "same dtype"):
-        rung(torch.zeros(7, 5, dtype=torch.float64))
 
 
 def test_autocast_is_no_mixture_of_dtypes() -> None:

@@ -2,7 +2,6 @@ import torch
 
 import clearhead as ch
 from clearhead.ladder import SimpleAttention, context_by_loops, naive_softmax, scores_by_loops
-from tests.ladder.refusal import refused
 
 
 def test_equals_the_three_steps_by_loops() -> None:
@@ -23,11 +22,3 @@ def test_equals_attend_without_a_scale() -> None:
 
 def test_has_nothing_to_train() -> None:
     assert not list(SimpleAttention().parameters())
-
-
-def test_refusals() -> None:
-    rung = SimpleAttention()
-    with refused(RuntimeError, None, "mT is only supported on matrices or batches of matrices"):
-        rung(torch.zeros(3))
-    with refused(RuntimeError, None, "cannot be converted to type int64"):
-        rung(torch.zeros(3, 5, dtype=torch.int64))  # the ids of tokens, not their vectors
