@@ -781,11 +781,12 @@ def test_pytorchs_layer(bias: bool, context_dim: int) -> None:
 
 
 def test_a_mask_that_a_module_is_handed() -> None:
-    module = randomised(nn.MultiheadAttention(15, 3, batch_first=True))
-    x = drawn(BATCH, TOKENS, 15)
+    """Its tokens come before its samples; ours come after them."""
+    module = randomised(nn.MultiheadAttention(15, 3, batch_first=False))
+    x = drawn(TOKENS, BATCH, 15)
     layer = read_whole(module, mask=ch.causal())
     hidden = ~ch.causal().to_dense(TOKENS, TOKENS)
-    close(layer(x), module(x, x, x, attn_mask=hidden)[0])
+    close(layer(x.transpose(0, 1)).transpose(0, 1), module(x, x, x, attn_mask=hidden)[0])
 
 
 @pytest.mark.parametrize("training", [True, False])
