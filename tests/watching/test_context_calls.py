@@ -12,6 +12,7 @@ import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError
 from clearhead.watching.context_calls import ContextCalls, without_numbers
+from clearhead.watching.continuing import PORTION
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 from tests.memory import LargestTensor, LiveTensors
@@ -249,7 +250,7 @@ def test_a_call_that_raised_has_no_context() -> None:
 
 
 def test_keys_are_numbered_head_by_head() -> None:
-    key = torch.randn(1, 1, 100, 64).expand(-1, 8, -1, -1)
+    key = torch.randn(1, 1, PORTION // 64 + 1, 64).expand(-1, 8, -1, -1)
     call = make_problem(key, key, key)
     with LargestTensor() as memory:
         without_numbers(call)

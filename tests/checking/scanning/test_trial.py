@@ -418,12 +418,12 @@ def test_a_rotation_that_nobody_declared_is_told_with_its_declaration():
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Normed, "scale: query and key are all of one length, as behind a norm"),
+        (Normed, "scale: query and key are normalised"),
         (
             ReAttention,
             "weights and value: convolution changes the weights after the softmax",
         ),
-        (linear_attention, "weights and value: the first product goes over the tokens"),
+        (linear_attention, "weights and value: the first product sums over the tokens"),
     ],
 )
 def test_another_mechanism_that_nobody_declared_is_not_judged(found, words):

@@ -339,7 +339,7 @@ REFUSALS: dict[str, tuple[Any, ...]] = {
         "new // -1",
     ),
     "a longer length": (lambda: held().truncate(4), "cache.truncate", "3 // 4"),
-    "a length below 0": (lambda: held().truncate(-1), "length.negative", "-1"),
+    "a length below 0": (lambda: held().truncate(-1), "length.negative", "length // -1"),
     "half a token": (lambda: held().truncate(wrong(1.5)), "length.type", "length // float"),
     "a row too far": (lambda: held().reorder([0, 2]), "cache.reorder", "0 to 1 // 2"),
     "a row from behind": (

@@ -192,7 +192,10 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                 break
     if without is None and failed is not None:
         raise failed
-    return without if without and without.report != Report(without.report.name, ()) else None
+    if without is None:
+        return None
+    asked = without.report != Report(without.report.name, (), place=without.report.place)
+    return without if asked else None
 
 
 def _awake(subject: Subject, seed: int) -> Subject:
