@@ -49,8 +49,8 @@ export function Small(props: SmallProps) {
     const drawPhotos = async () => {
       const images = await Promise.all(photos.map((photo) => picture(data, source, photo)));
       const light = lightOf(await headMap(source, layer, layerData, head), asked);
-      if (!gone)
-        paintPhotos(canvas.current!, images, photos, light, mostOf(light, photos), colours, 112);
+      if (!gone && canvas.current)
+        paintPhotos(canvas.current, images, photos, light, mostOf(light, photos), colours, 112);
     };
     const drawMap = async ({ shape, top, ...steps }: RoundedMap) => {
       const [height, width] = shape;
@@ -58,8 +58,8 @@ export function Small(props: SmallProps) {
       const values = table(steps, top[head]!);
       const own = codes.subarray(head * height * width, (head + 1) * height * width);
       const shares = Float32Array.from(own as Uint8Array, (code) => values[code]!);
-      if (!gone)
-        paintCells(canvas.current!, shape, (pixels) =>
+      if (!gone && canvas.current)
+        paintCells(canvas.current, shape, (pixels) =>
           paintValues(pixels, shares, top[head]!, colours, "root"),
         );
     };
