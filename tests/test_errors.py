@@ -308,16 +308,13 @@ def posed(*inputs: Any, **options: Any) -> Callable[[], object]:
     return lambda: make_problem(query, key, value, **options)
 
 
+OF_HEADS = "a tensor of shape (num_heads,) // list // "
 BIASES = [
     (call(ch.alibi), "alibi.heads", "65536 // None // None"),
     (call(ch.alibi, 2, slopes=torch.ones(2)), "alibi.heads", "65536 // 2 // a tensor"),
     (call(ch.alibi, 0), "alibi.heads", "65536 // 0 // None"),
     (call(ch.alibi, 8.0), "alibi.type", "float"),
-    (
-        call(ch.alibi, slopes=[0.5, 0.25]),
-        "slopes.type",
-        "slopes // a tensor of shape (num_heads,) // list // ",
-    ),
+    (call(ch.alibi, slopes=[0.5, 0.25]), "slopes.type", f"slopes // {OF_HEADS}"),
     (call(ch.alibi, slopes=torch.ones(2, 3)), "alibi.heads", "torch.float32 // (2, 3)"),
     (call(ch.alibi(2).to_dense, -1, 2), "length.negative", "query_len // -1"),
     (posed(bias=ch.alibi(3)), "bias.heads", "alibi(3) // 3 // 4"),
@@ -508,11 +505,7 @@ PROBLEMS = [
         "dropout.value",
         "dropout // a probability in [0, 1), or None for no dropout // -0.1",
     ),
-    (
-        posed(sinks=[0.0] * 4),
-        "sinks.type",
-        "sinks // a tensor of shape (num_heads,) // list // ",
-    ),
+    (posed(sinks=[0.0] * 4), "sinks.type", f"sinks // {OF_HEADS}"),
     (posed(sinks=torch.zeros(2)), "sinks.shape", "4 // (2,)"),
     (posed(sinks=torch.zeros(4).double()), "sinks.dtype", "torch.float32 // torch.float64"),
     (posed(sinks=torch.zeros(4, device="meta")), "sinks.device", "meta // cpu"),

@@ -32,12 +32,7 @@ from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import always
 from clearhead.checking.subject.stubs import stubs_of
-from clearhead.checking.subject.subject import (
-    left_alone,
-    name_of,
-    prepare,
-    undisturbed,
-)
+from clearhead.checking.subject.subject import left_alone, name_of, prepare, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 KINDS: Mapping[str, type[Evidence]] = {

@@ -19,12 +19,7 @@ from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_b
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
 from clearhead.checking.hypotheses.edits import edits, fitted, of_context
 from clearhead.checking.hypotheses.head_edits import TOKENS, VALUES
-from clearhead.checking.hypotheses.matching import (
-    Explanation,
-    Trial,
-    explain,
-    window_of,
-)
+from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.hypotheses.stage_edit import StageEdit
 from clearhead.checking.subject.embedding import Embedded, Steps

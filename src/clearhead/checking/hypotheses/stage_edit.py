@@ -5,9 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.recipe import (
-    Recipe,
-)
+from clearhead.checking.hypotheses.recipe import Recipe
 
 Stage = Callable[..., Any]
 

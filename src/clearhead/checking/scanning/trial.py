@@ -192,10 +192,8 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                 break
     if without is None and failed is not None:
         raise failed
-    if without is None:
-        return None
-    asked = without.report != Report(without.report.name, (), place=without.report.place)
-    return without if asked else None
+    bare = without and replace(without.report, place=None)
+    return without if bare and bare != Report(bare.name, ()) else None
 
 
 def _awake(subject: Subject, seed: int) -> Subject:

@@ -9,11 +9,7 @@ from torch import Tensor, nn
 
 from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.source_edits.definition import (
-    Mistake,
-    definition,
-    layers_of,
-)
+from clearhead.checking.source_edits.definition import Mistake, definition, layers_of
 from clearhead.checking.thresholds import ROUNDING, SPREAD_HEADS
 from clearhead.recording.thresholds import SUMS
 

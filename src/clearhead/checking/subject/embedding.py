@@ -9,10 +9,7 @@ from torch import Tensor, nn
 
 from clearhead._common.foreign_words import CACHES, cache_of
 from clearhead._common.undoing import undoing, unhook
-from clearhead.checking.subject.calling import (
-    of_transformers,
-    output_of,
-)
+from clearhead.checking.subject.calling import of_transformers, output_of
 from clearhead.checking.subject.refusals import raised_with_line
 from clearhead.checking.subject.signatures import mask_of_tokens, of_call, settings_of
 from clearhead.errors import ModelError
