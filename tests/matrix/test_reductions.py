@@ -352,7 +352,7 @@ def test_bins_are_in_order_and_as_equal_as_can_be(length: int, count: int) -> No
 
 def test_a_chunk_of_no_keys() -> None:
     place = ChunkPlace(0, slice(0, 2), slice(0, 2), slice(0, 3), slice(4, 4))
-    chunk = Chunk(place, *torch.zeros(2, 2, 3, 0), torch.ones(3, dtype=torch.bool))
+    chunk = Chunk(place, torch.zeros(2, 3, 0), torch.zeros(2, 3, 0), torch.ones(3).bool())
     assert torch.equal(chunk.maximum, torch.zeros(2, 3))
     assert torch.equal(chunk.total, torch.zeros(2, 3))
     assert torch.equal(chunk.logsumexp, torch.full((2, 3), -torch.inf))
