@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
 from clearhead._common.hints import with_hints
 from clearhead._common.layouts import LAYOUTS as ACROSS
-from clearhead._text import shown
+from clearhead._text import kind_of, shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ShapeError
 
 SIZES = (
@@ -28,11 +28,6 @@ SIZES = (
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def _kind(value: Any) -> str:
-    """Return the name of the class of a value."""
-    return type(value).__name__
-
-
 def _is_rope(value: Any) -> bool:
     """Return True for a mapping of base, which is not checked, and a known layout at most."""
     known = isinstance(value, Mapping) and set(value) <= {"base", "layout"}
@@ -45,7 +40,15 @@ def _shape(value: Tensor) -> tuple[int, ...]:
 
 
 class Refusal(NamedTuple):
-    """What a field must be: `code` and `wanted` are of the error, `got` says in it what came instead."""
+    """A requirement on fields of a contract that are not None, and the error for a value that does not fit.
+
+    Attributes:
+        names: the fields, separated by spaces.
+        fits: returns True for a value that fits.
+        wanted: what a value must be, in words that follow "must".
+        error, code: the class and the code of the error, with {} for the field.
+        got: returns what the error says of the value.
+    """
 
     names: str
     fits: Callable[[Any], bool]
@@ -65,14 +68,14 @@ REFUSALS = (
             "hold whole numbers of 0 or more, or None for no limit"),
     Refusal("documents", lambda x: callable(x) or isinstance(x, Tensor),
             "be a tensor of shape (tokens,), or a function of the number of tokens",
-            ArgumentTypeError, "{}.type", _kind),
+            ArgumentTypeError, "{}.type", kind_of),
     Refusal("documents", lambda x: callable(x) or (x.ndim == 1 and len(x) > 0), "have shape (tokens,)",
             ShapeError, "{}.shape", _shape),
     Refusal("alibi_slopes sinks", lambda x: isinstance(x, Tensor), "be a tensor of shape (num_heads,)",
-            ArgumentTypeError, "{}.type", _kind),
+            ArgumentTypeError, "{}.type", kind_of),
     Refusal("alibi_slopes sinks", lambda x: x.ndim == 1, "have shape (num_heads,)", ShapeError, "{}.shape", _shape),
     Refusal("bias", callable, "be a function (query_len, kv_len) → (heads, query_len, kv_len)",
-            ArgumentTypeError, "{}.type", _kind),
+            ArgumentTypeError, "{}.type", kind_of),
     Refusal("rope", _is_rope, 'be dict(base=10000.0, layout="half" or "interleaved")'),
     Refusal("empty_row", lambda x: x in ("zero", "uniform"), 'be "zero", "uniform", or None',
             code="empty-row.value"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -304,10 +304,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
     tokens = shown.reading.tokens
-    media: dict[str, Any] = getattr(shown.reading, "page", None) or {"tokens": tokens}
-    if isinstance(source, Path) and "images" not in media:
-        reading = cast("ImageReading", shown.reading)
-        media = {"images": reading.pixels, "grid": reading.grid, "skip": reading.skip}
+    media: dict[str, Any] = shown.reading.page or {"tokens": tokens}
     title = source.name if isinstance(source, Path) else " ".join(source.split())
     return write_heads(
         html,

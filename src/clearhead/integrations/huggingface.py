@@ -13,11 +13,7 @@ from torch import nn
 from clearhead._common.lazy import importing, sample
 from clearhead._text import shown
 from clearhead.errors import ModelError
-from clearhead.integrations.image_models import (
-    ImageModel,
-    ImageReading,
-    PicturedModel,
-)
+from clearhead.integrations.image_models import ImageModel, ImageReading, PicturedModel
 from clearhead.integrations.packaged_encoder import read_encoder
 from clearhead.integrations.text_models import (
     LongReading,

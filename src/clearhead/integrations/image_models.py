@@ -12,7 +12,7 @@ from clearhead._common.checks import as_int
 from clearhead._common.lazy import importing
 from clearhead._text import patch_names, shown
 from clearhead.errors import ModelError, WatchError
-from clearhead.integrations.text_models import TextReading, brief, readable_tokens
+from clearhead.integrations.text_models import TextReading, brief, calls_of, readable_tokens
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
@@ -40,6 +40,11 @@ class ImageReading(NamedTuple):
     layers: tuple[str, ...]
     matrices: tuple[AttentionMatrix, ...]
     seen: Seen[AttentionMatrix]
+
+    @property
+    def page(self) -> dict[str, Any]:
+        """The options of a page of the picture, as `Seen.to_html` takes them."""
+        return {"images": self.pixels, "grid": self.grid, "skip": self.skip}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +75,11 @@ class ImageModel:
                 takes other input; `model.patches`, if its tokens are not the patches.
             WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
-        pixels = self._pixels(opened(file))
+        pixels = self._pixels(_opened(file))
         high, wide = self._patch()
         rows, columns = pixels.shape[2] // high, pixels.shape[3] // wide
-        seen = self._run(pixels)
-        every = [(name, each) for name in seen for each in seen.calls(name)]
+        seen = _watched(self.name, self.model, {"pixel_values": pixels})
+        every = calls_of(seen)
         first, length = every[0][0], every[0][1].kv_len
         # A pooling head has queries of its own, and so no place in the picture.
         calls = [each for each in every if each[1].shape[2:] == (length, length)]
@@ -82,7 +87,7 @@ class ImageModel:
         changed[..., :high, :wide] += 1
         bottom, right = (rows - 1) * high, (columns - 1) * wide
         changed[..., bottom : bottom + high, right : right + wide] += 1
-        other = self._run(changed).calls(first)[0]
+        other = _watched(self.name, self.model, {"pixel_values": changed}).calls(first)[0]
         found: list[int] = []
         if calls and other.kv_len == length:
             keys, others = (each.problem.key[0] for each in (every[0][1], other))
@@ -96,7 +101,7 @@ class ImageModel:
                 f"last patch change {shown(found)}.",
             )
         return ImageReading(
-            unprocessed(pixels[0], self.processor),
+            _unprocessed(pixels[0], self.processor),
             (rows, columns),
             skip,
             tuple(patch_names((rows, columns), skip)),
@@ -132,10 +137,6 @@ class ImageModel:
             )
         return numbers[0], numbers[1]
 
-    def _run(self, pixels: Tensor) -> Seen[AttentionMatrix]:
-        """Return the record of a run on a picture, as `run` does."""
-        return run(self.name, self.model, {"pixel_values": pixels})
-
 
 @dataclass(frozen=True, eq=False)
 class PicturedModel:
@@ -155,7 +156,7 @@ class PicturedModel:
         """Run the model on a picture and a text, and return its tokens and its attention.
 
         A text without the processor's `image_token` is a question about the picture, which precedes it, in the
-        processor's chat template if it has one.
+        processor's chat template if it has one. Layers of other tokens, such as the vision tower, are in `seen` alone.
 
         Raises:
             MissingExtraError: if Pillow is not installed.
@@ -163,7 +164,7 @@ class PicturedModel:
                 takes other input.
             WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
-        picture, processor = opened(file), self.processor
+        picture, processor = _opened(file), self.processor
         tokenizer = processor.tokenizer
         if processor.image_token not in text:
             content = [{"type": "image"}, {"type": "text", "text": text}]
@@ -174,20 +175,18 @@ class PicturedModel:
                 else processor.image_token + text
             )
         inputs = processor(images=[picture], text=[text], return_tensors="pt")
-        seen = run(self.name, self.model, inputs)
+        seen = _watched(self.name, self.model, inputs)
         ids = inputs["input_ids"][0].tolist()
         shape = len(ids), len(ids)
-        every = [(name, each) for name in seen for each in seen.calls(name)]
-        calls = [each for each in every if each[1].shape[2:] == shape]
+        calls = [each for each in calls_of(seen) if each[1].shape[2:] == shape]
         special = frozenset(tokenizer.all_special_ids)
         tokens = readable_tokens(tokenizer, ids)
         placeholder = readable_tokens(tokenizer, [processor.image_token_id])[0]
         images, grid = [picture], inputs.get("image_grid_thw")
-        if (
-            inputs["pixel_values"].ndim > 3
-        ):  # the picture, or tiles of it, as large as the model saw them
+        # The picture, or tiles of it, as large as the model saw them.
+        if inputs["pixel_values"].ndim > 3:
             tiles = inputs["pixel_values"].flatten(0, -4)
-            images = [unprocessed(each.float(), processor.image_processor) for each in tiles]
+            images = [_unprocessed(each.float(), processor.image_processor) for each in tiles]
             side = math.isqrt(tokens.count(placeholder) // len(images))
             grid = (side, side)
         page = {"tokens": tokens, "images": images, "image_token": placeholder, "grid": grid}
@@ -201,7 +200,7 @@ class PicturedModel:
         )
 
 
-def opened(file: Path) -> Any:
+def _opened(file: Path) -> Any:
     """Return the picture in a file, as Pillow has it, in RGB.
 
     Raises MissingExtraError without Pillow, ModelError, code `model.picture`, for no picture.
@@ -219,7 +218,7 @@ def opened(file: Path) -> Any:
         ) from error
 
 
-def run(name: str, model: nn.Module, inputs: Any) -> Seen[AttentionMatrix]:
+def _watched(name: str, model: nn.Module, inputs: Any) -> Seen[AttentionMatrix]:
     """Return the record of a run, without gradients; ModelError, `model.unreadable`, if the model takes other input.
 
     WatchError if nothing is seen.
@@ -236,7 +235,7 @@ def run(name: str, model: nn.Module, inputs: Any) -> Seen[AttentionMatrix]:
     return seen
 
 
-def unprocessed(pixels: Tensor, processor: Any) -> Tensor:
+def _unprocessed(pixels: Tensor, processor: Any) -> Tensor:
     """Return a picture, (3, height, width), as it was before the processor normalised it, from 0 to 1."""
     if getattr(processor, "do_normalize", False):
         mean, deviation = (

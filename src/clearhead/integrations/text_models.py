@@ -61,6 +61,7 @@ class LongReading(NamedTuple):
             layers, or of the one that was asked for.
         seen: what was kept, which can be saved: the summaries of all layers, or the matrix of the
             one that was asked for.
+        page: None, as of a text without pictures.
     """
 
     tokens: tuple[str, ...]
@@ -68,6 +69,7 @@ class LongReading(NamedTuple):
     heads: tuple[int, ...]
     summaries: dict[int, Summary]
     seen: Seen[Any]
+    page: None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,7 @@ class TextModel:
         ids = self._ids(text)
         with watch(self.model) as seen:
             self._run(ids)
-        calls = _calls(seen)
+        calls = calls_of(seen)
         for name, matrix in calls:
             self._check_shape(name, matrix, tuple(matrix.shape), len(ids))
         special = frozenset(self.tokenizer.all_special_ids)
@@ -161,7 +163,7 @@ class TextModel:
         ids = self._ids(text)
         with watch(self.model) as first:
             self._run(ids[:2])
-        calls = _calls(first)
+        calls = calls_of(first)
         paths, heads = [name for name, _ in calls], [each.shape[1] for _, each in calls]
         check_place(layer, head, heads)
         tokens = torch.tensor([ids])
@@ -173,7 +175,7 @@ class TextModel:
         with watching as seen, _steps(self.model, paths, partial(progress, "reading")):
             self._run(ids)
         if layer is None:
-            summaries = dict(enumerate(each for _, each in _calls(seen)))
+            summaries = dict(enumerate(each for _, each in calls_of(seen)))
         else:
             # A module that attended several times stands several times among the paths.
             matrix = seen.calls(paths[layer])[paths[:layer].count(paths[layer])]
@@ -253,7 +255,7 @@ class TextModel:
         return ids
 
 
-def _calls(seen: Seen[Any]) -> list[tuple[str, Any]]:
+def calls_of(seen: Seen[Any]) -> list[tuple[str, Any]]:
     """Return every call with the path of its module, in order."""
     return [(name, each) for name in seen for each in seen.calls(name)]
 
