@@ -167,7 +167,7 @@ def _ours(name: str, own: Collection[str]) -> str | None:
     The answer of the table wins, then an argument in `own` for the same size or input, then the nearest spelling.
     """
     answers = WORDS.get(name, {}).items()
-    answer = next((ours for library, ours in answers if library in own or not library), None)
+    answer = next((ours for argument, ours in answers if argument in own or not argument), None)
     if answer is not None:
         return answer
     meant = (*SIZES.get(size_of(name) or "", ()), side_of(name))

@@ -18,7 +18,7 @@ from clearhead.checking.subject.refusals import first_line, place
 from clearhead.checking.subject.subject import Subject
 from clearhead.recording.attempt import attempt
 
-# What no tick is for next to a mistake of another topic.
+# For each topic, the others whose mistakes withhold its tick.
 RELATED: Mapping[str, tuple[str, ...]] = {
     "mask": ("leaks", "padding"),
     "padding": ("mask", "leaks"),

@@ -65,7 +65,7 @@ def stitch(
     """
     if matrices[0].problem.cross and text is None:
         if all(b.kv_len - a.kv_len == b.query_len for a, b in pairwise(matrices)):
-            return "it attends to its own text and to a source at once"
+            return "its keys grow with its queries, as if it attended to its own text and to a source at once"
         return "no self-attention of the same queries was seen, which tells whether they go on"
     rows = continued(matrices if text is None else text, links)
     if isinstance(rows, str):

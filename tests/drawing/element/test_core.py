@@ -38,7 +38,7 @@ def run_in_node(script: str, folder: Path, arguments: Sequence[object]) -> None:
 
 
 def answers(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, list[float]]]:
-    """What the core makes of these cases."""
+    """The stages that the core computes for each case, by name."""
     asked, told = folder / "cases.json", folder / "answers.json"
     asked.write_text(json.dumps(cases))
     run_in_node("stages_of_cases", folder, [asked, told])

@@ -8,12 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 from clearhead import stages
 from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
 from clearhead.attention.kernels._kept import all_seen, shown_mask
-from clearhead.attention.kernels._lowering import (
-    Piece,
-    assemble,
-    lengths_of,
-    place_of,
-)
+from clearhead.attention.kernels._lowering import Piece, assemble, lengths_of, place_of
 from clearhead.attention.kernels._nonfinite import SMALL
 from clearhead.attention.problem import Problem
 from clearhead.masks.tiles import length

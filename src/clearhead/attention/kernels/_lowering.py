@@ -1,4 +1,4 @@
-"""The fused calls that a problem is lowered to."""
+"""The fused calls that a problem is lowered to, and the number of marked keys that they show each query."""
 
 from typing import NamedTuple
 

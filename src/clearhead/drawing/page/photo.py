@@ -115,8 +115,8 @@ def read_pictures(options: PageOptions) -> Pictured:
         patches = " + ".join(f"{rows} × {columns}" for rows, columns in grids)
         raise ArgumentError(
             "page.grid",
-            "grid must be the rows and columns of the patches of each picture, each of which is a token that equals "
-            f"image_token, as it is in tokens; got {patches} patches, and {len(places)} tokens {shown(token)}.",
+            "the patches of all pictures, rows × columns, must be as many as the tokens that equal image_token; got "
+            f"{patches} patches, and {len(places)} tokens {shown(token)}.",
         )
     photos, start = [], 0
     for number, (content, kind, size) in enumerate(zip(contents, kinds, grids, strict=True), 1):
@@ -167,7 +167,7 @@ def _fitting(
     They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if runs are
     not as many as pictures, or several or no sizes fit.
     """
-    ends = [at for at, (one, next) in enumerate(pairwise(places), 1) if next - one > 1]
+    ends = [at for at, (place, later) in enumerate(pairwise(places), 1) if later - place > 1]
     lengths = [end - start for start, end in pairwise([0, *ends, len(places)])]
     if len(lengths) != len(contents):
         raise ArgumentError(
