@@ -20,6 +20,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.source_edits.definition import Mistake, UnknownOutcomeError
+from clearhead.checking.source_edits.departing import NOTED, Departures
 from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
@@ -153,7 +154,11 @@ def _wrong(
         named, place = _named(thing, promised, row, core)
         code = named or code
     code = code or "differs"
-    lines = [place[1]] if place is not None else _lines(program, mistake)
+    lines = _lines(program, mistake) if place is None or mistake.error is not None else [place[1]]
+    if program is not None and mistake.error is None and (not lines or code in NOTED):
+        with Departures(program.file) as departures:
+            first_mistake(thing, row, promised, asked.args[asked.promises.index(promised)])
+        lines = departures.lines(code) or lines
     edit, others = (None, []) if program is None else mend(program, asked, lines)
     lines = lines or others
     if edit is not None and not mistake.code and len(asked.promises) > 1:
