@@ -14,12 +14,7 @@ import clearhead as ch
 from clearhead.testing.training.script import LossCall, same
 from clearhead.testing.training.script_calls import targets
 from tests.surface import ROOT
-from tests.testing.training.bank import (
-    Made,
-    decoder,
-    next_token,
-    warmed,
-)
+from tests.testing.training.bank import Made, decoder, next_token, warmed
 from tests.testing.training.models import Decoder
 
 

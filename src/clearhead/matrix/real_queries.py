@@ -14,10 +14,11 @@ PORTION = 1 << 21
 
 
 def real_queries(problem: Problem) -> Tensor | None:
-    """Return the queries that are not padding, bool, (batch, query_len); None if all are real or it is not known.
+    """Return the queries that are not padding, bool, (batch, query_len); None if nothing hides keys or unknown.
 
-    In self-attention the queries are the last of the tokens that the keys are, and a key that no query may see is
-    padding. In cross-attention padded keys say nothing about the queries.
+    All True if a mask hides no key. What the problem states comes first; else it is None in cross-attention. The
+    queries are the last of the keys' tokens: padding if no query may see their key. After cached keys, one whose key is
+    all zeros, not yet written, counts as real.
     """
     if problem.cross or problem.real_queries is not None:
         return problem.real_queries

@@ -283,9 +283,9 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_of(value: Any, expected: Any) -> bool:
-    """Return True if a value is of the expected type: Any, a Literal, list, dict, union or class. A bool is no int.
+    """Return True if a value is of the expected type: Any, a Literal of strings, list, dict, union or class.
 
-    The values of a dict are not checked.
+    A bool is no int. The values of a dict are not checked.
     """
     origin, allowed = get_origin(expected), get_args(expected)
     if expected is Any:

@@ -152,7 +152,10 @@ class StreamRun:
         return self._ending
 
     def places(self, layers: Sequence[str]) -> list[int]:
-        """Return the positions of the queries, and set `order` to the layers on the stream, as they ran."""
+        """Return the positions of the requested queries, and set `order` to the stream's layers, as they ran.
+
+        AssertionError if `ending` found none.
+        """
         assert self._ending is not None
         norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}

@@ -299,8 +299,8 @@ def _as_the_kernels_want(
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
     """Return mask and bias of a piece as one tensor, and which queries see a key, (…, queries, 1).
 
-    Both are None if the piece has no mask; the second is None also if all queries see a key. The tensor is bool without
-    a bias. Rows that see nothing are all open, as `shown_mask` explains. The queries of a strip are in reverse order.
+    Both None without a mask; the second also if all are known to see a key, never on a GPU or in a trace. Bool without
+    a bias. Rows that see nothing are all open, as in `shown_mask`; a strip's queries are in reverse.
     """
     if not piece.masked:
         return None, None
