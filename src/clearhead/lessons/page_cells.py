@@ -66,7 +66,7 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
 def begun(thing: object, lesson: int) -> None:
     """Print a message if the function or class of a lesson is not written yet; print nothing otherwise.
 
-    A notebook calls it before cells that use the function.
+    A notebook calls it before cells that use the function. It is checked, and raises as `check` does.
 
     Args:
         thing: the function or class of the lesson.

@@ -29,8 +29,8 @@ def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
     """Return which queries of self-attention have a key that some query sees, bool, (batch, query_len).
 
     A query after the tokens that a cache holds also counts if its key is all zeros, not yet written. None if nothing
-    can hide a key, if there are fewer keys than queries, or if it is not known. The last `appended` keys belong to no
-    token.
+    can hide a key or a bias hides none, if there are fewer keys than queries, or if it is not known. The last
+    `appended` keys belong to no token.
     """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide

@@ -150,7 +150,7 @@ class Encoder:
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
         """Return the JSON of a tensor, {"tensor": name, "shape": sizes}, and collect it.
 
-        Views of one start, with the same strides and dtype, share an entry if one contains the other.
+        Views of one start, with the same strides and dtype, may share an entry.
         """
         where: tuple[Any, ...] = (
             tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),

@@ -33,7 +33,7 @@ def check_asked(model: object, query: object) -> None:
 def called(model: nn.Module, inputs: object) -> Any:
     """Return the output of a model for a mapping of named arguments, a tuple, or one tensor.
 
-    Gradients as they are set.
+    Gradients as they are set. Raises as `arguments_of`.
     """
     given, named = arguments_of(inputs)
     return model(*given, **named)
@@ -152,10 +152,7 @@ class StreamRun:
         return self._ending
 
     def places(self, layers: Sequence[str]) -> list[int]:
-        """Return the positions of the requested queries, and set `order` to the stream's layers, as they ran.
-
-        AssertionError if `ending` found none.
-        """
+        """Return the positions of the requested queries, and set `order` to the stream's layers; call after `ending`."""
         assert self._ending is not None
         norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}
@@ -264,7 +261,7 @@ class EndedRun:
             )
 
     def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
-        """Yield each module that attended, the numbers of its heads, and what they added to the stream, float64.
+        """Yield the layers of the stream, as they ran: path, numbers of the heads, and what these added, float64.
 
         Raises:
             UnsupportedError: codes `logits.stream` and `norms.projection`.

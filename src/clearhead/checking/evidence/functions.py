@@ -259,10 +259,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def leaks(self) -> tuple[str, ...] | None:
-        """The sides, "key" or "value", that leak a NaN to queries they are hidden from.
-
-        None if no key is hidden from a query in all heads, or the merge is wrong.
-        """
+        """The sides, "key" or "value", that leak a hidden NaN; None if nothing is hidden, or the merge is wrong."""
         at = self.trials[0].under(self.explained.contract).setting
         seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
         hidden = (~seen).any(-2).all(1).all(0).nonzero()

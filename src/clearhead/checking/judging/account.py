@@ -242,7 +242,7 @@ LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
-    """Return True if the queries are as long as they were projected, as after any rotation.
+    """Return True if the queries have the norms that they were projected with, as after any rotation.
 
     False without a known layer.
     """

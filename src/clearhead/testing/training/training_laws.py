@@ -259,9 +259,8 @@ def evaluation(calls: ScriptCalls) -> Measured:
     None, or what differs. Both repeat the model's last call in the loss. NotJudgedError if it returns no logits, or is
     not called.
     """
-    _ = (
-        calls.logits
-    )  # It raises without logits, and a model that is not called has no arguments here.
+    # It raises without logits. A model that is not called has no arguments.
+    _ = calls.logits
     rehearsal, outputs = Rehearsal(calls.script), []
     args, kwargs = rehearsal.call(seed=1).inputs  # the loss may set the mode of the model
     for seed in (1, 2):
