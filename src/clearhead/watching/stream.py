@@ -152,7 +152,7 @@ class StreamRun:
         return self._ending
 
     def places(self, layers: Sequence[str]) -> list[int]:
-        """Return the positions of the requested queries, and set `order` to the stream's layers; call after `ending`."""
+        """Return the positions of the requested queries, and set `order` to the stream's layers, after `ending`."""
         assert self._ending is not None
         norm = self._ending[0]
         finished = {name: at for at, name in enumerate(self._calls)}
