@@ -103,7 +103,7 @@ def frozen(name: str, norm: Any, x: Tensor, part: Tensor) -> Tensor:
         part = part - part.mean(dim=-1, keepdim=True)
         size = (x.var(dim=-1, correction=0) + norm.eps).sqrt()
     else:
-        eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+        eps: Any = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
         size = (x.square().mean(dim=-1) + eps).sqrt()
     return part / size[..., None] * gain
 
@@ -243,7 +243,7 @@ def with_tanh() -> nn.Module:
 @pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
 @torch.no_grad()
 def test_of_a_model_that_reads_pictures_it_is_the_language_part(reader: Reader) -> None:
-    model = made(reader.make)
+    model: Any = made(reader.make)
     ids = torch.tensor([[5, *[99] * reader.patches[0], 6, 7, *[99] * reader.patches[1], 8]])
     kinds = (ids == 99).long()
     inputs = {name: kinds if each is None else each for name, each in reader.inputs.items()}

@@ -87,6 +87,8 @@ class StreamRun:
         SelectionError: code `logits.query`, for a query that the tokens do not have.
     """
 
+    ending: tuple[Ending, nn.Module, Tensor] | None = None
+
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
         self._model, self._query = model, query
         self._calls: dict[str, list[BlockCall]] = {}
@@ -94,7 +96,6 @@ class StreamRun:
         self._norm: Ending | None = None
         self._before: tuple[str, Tensor] | None = None
         self._short: int | None = None
-        self.ending: tuple[Ending, nn.Module, Tensor] | None = None
         with torch.no_grad(), watch(model, keep="contexts") as self.seen, ExitStack() as hooks:
             for name, module in model.named_modules():
                 hook = module.register_forward_hook(self._hook(name), with_kwargs=True)
