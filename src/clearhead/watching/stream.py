@@ -265,7 +265,7 @@ class EndedRun:
             )
 
     def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
-        """Yield each module that attended, the numbers of its heads, and the last norm of what they added, float64.
+        """Yield the layers of the stream: path, numbers of the heads, and the last norm of what they added, float64.
 
         Raises:
             UnsupportedError: codes `logits.stream` and `norms.projection`.

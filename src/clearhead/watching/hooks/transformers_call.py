@@ -175,7 +175,7 @@ def read_call(
 def _without_mask(
     is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
-    """Return the mask of PyTorch's function when no mask is given; None if every key is visible.
+    """Return the mask of PyTorch's function when no mask is given; None if neither causality nor a window hides a key.
 
     If causal, the first of several queries is at the first key, and a single query is the last token.
     """
