@@ -148,7 +148,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """Return an undeclared (back, ahead) window that makes the subject right; None if it is right without, or unknown."""
+        """Return an undeclared (back, ahead) window that makes the subject right; None if it is right, or unknown."""
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None
