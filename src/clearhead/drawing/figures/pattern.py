@@ -10,12 +10,10 @@ from torch import Tensor
 
 from clearhead._common.checks import check_length
 from clearhead.drawing.colours import MORE
-from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import check_cells
+from clearhead.drawing.figures.cells import WEIGHTS, add_bar, check_cells
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
-from clearhead.drawing.figures.lettering import entitle, name_axis, tick
+from clearhead.drawing.figures.lettering import entitle, name_axis, one, tick
 from clearhead.drawing.figures.options import check_place, check_words
-from clearhead.drawing.figures.paper import one
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_view import side
@@ -101,16 +99,14 @@ def _draw_blocks(
     bottom, right = shares.shape[0] * block[0], shares.shape[1] * block[1]
     image = axes.imshow(
         values,
-        cmap=scales.WEIGHTS.with_extremes(bad="white"),
+        cmap=WEIGHTS.with_extremes(bad="white"),
         norm=Normalize(-0.25, 1.0),  # so that a little is not white
         extent=(0, right, bottom, 0),
         aspect=aspect(query_len, kv_len),
     )
     axes.set_xlim(0, kv_len)
     axes.set_ylim(query_len, 0)
-    bar = scales.add_bar(
-        image, [axes], "share of the pairs that are visible; white: none", "neither"
-    )
+    bar = add_bar(image, [axes], "share of the pairs that are visible; white: none", "neither")
     bar.ax.set_ylim(0.0, 1.0)
 
 
