@@ -284,17 +284,8 @@ class Mask(Filed, ABC):
             key
             one cell = 391 × 391 tokens
         """
-        return drawing("figures").of_mask(
-            self,
-            query_len,
-            kv_len,
-            sample=sample,
-            head=head,
-            tokens=tokens,
-            source_tokens=source_tokens,
-            cells=cells,
-            ax=ax,
-        )
+        words, place = (tokens, source_tokens), (sample, head)
+        return drawing("figures").of_mask(self, query_len, kv_len, words, place, cells, ax)
 
     def figure(
         self,

@@ -28,22 +28,23 @@ def of_mask(
     mask: Mask,
     query_len: int,
     kv_len: int,
-    *,
-    sample: int = 0,
-    head: int = 0,
-    tokens: Sequence[str] | None = None,
-    source_tokens: Sequence[str] | None = None,
-    cells: int | None = None,
-    ax: object = None,
+    words: tuple[Sequence[str] | None, Sequence[str] | None],
+    place: tuple[int, int],
+    cells: int | None,
+    ax: object,
 ) -> Axes:
-    """Draw a mask, and return the axes; arguments and errors are those of `Mask.plot`."""
+    """Draw a mask, and return the axes; arguments and errors are those of `Mask.plot`.
+
+    `words` are those of queries and keys; `place` is (sample, head).
+    """
     query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
+    sample, head = place
     most = check_cells(cells) or MOST_CELLS
     batch, heads = mask.leading
     # A mask that is the same for all samples, or heads, has any of them.
     sample = check_place("sample", sample, batch) if mask.batch is not None else 0
     head = check_place("head", head, heads) if mask.heads is not None else 0
-    rows, columns = check_words(tokens, source_tokens, query_len, kv_len)
+    rows, columns = check_words(*words, query_len, kv_len)
     if min(query_len, kv_len) == 0:
         raise ArgumentError(
             "plot.empty", f"there is nothing to draw: query_len={query_len}, kv_len={kv_len}."
