@@ -26,7 +26,7 @@ from docs.site.session import STEPS, Session
 from tests.environment import SEED
 from tests.test_docs import agrees, difference
 
-ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where it stands"]
+ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where else it appears"]
 # The names of mistakes.
 RULED = list(CODES)
 # No word before its lesson.
@@ -77,7 +77,7 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     assert {each.words for each in lesson.of_role("wrong")} <= set(lesson.codes)
     for stub in lesson.of_role("write"):
         ast.parse(stub.source)
-    readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()
+    readable = text.partition("## Where else it appears")[0].partition("Next: [")[0].lower()
     for word, number in LATER.items():
         if lesson.row.number < number:
             assert not re.search(rf"\b{word}", readable), word
