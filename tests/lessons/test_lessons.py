@@ -151,9 +151,9 @@ def test_what_is_not_written_yet_is_said(
         (2.0049, "✓ yes: 2"),
         (2.0051, "close: it is 2; you said 2.0051"),
         (3, "it is 2; you said 3"),
-        ("2", "a number, please"),
-        (True, "a number, please"),
-        (..., "no guess yet: write a number in the place of the three dots, or read on"),
+        ("2", "please enter a number"),
+        (True, "please enter a number"),
+        (..., "no guess yet: replace the three dots with a number, or read on"),
     ],
 )
 def test_a_guess(guess: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:

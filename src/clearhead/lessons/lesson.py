@@ -93,7 +93,7 @@ class Lesson:
         ask = f"    clearhead check {row.file} --lesson {row.number}"
         head = f"Lesson {row.number}: {row.title}\n\n`{row.told}` prints the lesson"
         head += f", and `clearhead lesson {row.number} --notebook` makes a notebook of it."
-        head += "\nWrite what is missing where it says `...`, then ask"
+        head += "\nReplace each `...` with your code, then run"
         head = f'"""{head}\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(
             each.source for role in ("write", "exercise") for each in self.of_role(role)

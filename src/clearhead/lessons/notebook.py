@@ -14,8 +14,8 @@ PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
 # To another page, which is not where a notebook is.
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)")
 HOW = (
-    "Run the cells from the top, one after the other: Shift + Enter. Where a cell has three dots, write: a guess, "
-    "which you may leave out, or the lines of your own."
+    "Run the cells in order, from the top, with Shift + Enter. Replace the three dots in a cell with your guess, which "
+    "is optional, or with your own code."
 )
 
 

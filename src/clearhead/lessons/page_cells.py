@@ -49,13 +49,13 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
         >>> compare(0.55, 0.549, 0.005)
         ✓ yes: 0.549
         >>> compare(..., 72)
-        no guess yet: write a number in the place of the three dots, or read on
+        no guess yet: replace the three dots with a number, or read on
     """
     shown = f"{round(float(answer), 4):.12g}"
     if guess is ...:
-        print("no guess yet: write a number in the place of the three dots, or read on")
+        print("no guess yet: replace the three dots with a number, or read on")
     elif isinstance(guess, bool) or not isinstance(guess, int | float):
-        print("a number, please")
+        print("please enter a number")
     elif abs(guess - answer) <= tolerance + 1e-9:
         print(f"✓ yes: {shown}")
     else:
@@ -76,10 +76,10 @@ def begun(thing: object, lesson: int) -> None:
         >>> def scores(query, key):
         ...     ...
         >>> begun(scores, 1)
-        scores is not written yet. What follows uses it: fill in the cell above, and run it again.
+        scores is not written yet. The next cells use it: fill in the cell above, and run it again.
     """
     report = check(thing, lesson=lesson)
     if report.unwritten:
         print(
-            f"{report.name} is not written yet. What follows uses it: fill in the cell above, and run it again."
+            f"{report.name} is not written yet. The next cells use it: fill in the cell above, and run it again."
         )
