@@ -7,29 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# So narrow that scores without a scale leave weights that are felt.
+# Narrow, so that even scores without a scale do not saturate the softmax.
 NARROW = {"d_in": 5, "d_out": 3}
 HALF, INTERLEAVED = {"layout": "half"}, {"layout": "interleaved"}
 
 
 @dataclass(frozen=True)
 class LessonRow:
-    """One row.
+    """A lesson of the course, as one row of the table.
 
     Attributes:
-        number, title: as its page says them.
-        stem: of the name of its page.
-        names: what a learner's file may define to be graded; the first is that of the starter.
+        number, title: as on its page.
+        stem: the file name of its page, without the number.
+        names: the names in a learner's file that are graded; the first is that of the starter.
         takes: how it is called, as `check` takes it.
-        contract: what it promises, as `check` declares it.
-        codes: the mistakes that it speaks of.
-        either: other promises that are as good.
-        sizes: that a class is made with, where they are not guessed; each another prime.
-        named: what one of its names promises besides.
-        parameters: those that it asks for by name, and no others.
-        headings: of its page, under which a mistake is explained, by what its code begins with.
-        calls: expressions of the inputs of each call, where the solution of the lesson says what is right.
-        made: the arguments of a class that is called so, as text.
+        contract: what the lesson requires, as `check` declares it.
+        codes: the mistakes that the lesson explains.
+        either: other contracts that are accepted as well.
+        sizes: the sizes that a class is made with, where they are not guessed; all are different primes.
+        named: what one of the names has to fulfil in addition.
+        parameters: the names that the parameters must have; () if any names are right.
+        headings: the heading on the page under which a mistake is explained, by the beginning of its code.
+        calls: the inputs of each call, as expressions, where the solution of the lesson defines what is right.
+        made: the arguments that a class is made with for these calls, as text.
         solution: the text of the solution; "" for the one on the page.
     """
 
@@ -60,7 +60,7 @@ class LessonRow:
         """
         began = max((each for each in self.headings if code.startswith(each)), key=len, default="")
         heading = self.headings.get(began, "Write")
-        return f'lesson {self.number}, {self.title}, under "{heading}": {self.told}'
+        return f'lesson {self.number}, {self.title}, under "{heading}": {self.command}'
 
     @property
     def slug(self) -> str:
@@ -73,11 +73,11 @@ class LessonRow:
         return f"{self.number:02d}_{self.stem}"
 
     @property
-    def told(self) -> str:
+    def command(self) -> str:
         """The command that prints the lesson, where clearhead is installed and where it is checked out.
 
         Example:
-            >>> LESSONS[1].told
+            >>> LESSONS[1].command
             'clearhead lesson 1 --read'
         """
         return f"clearhead lesson {self.number} --read"

@@ -50,7 +50,7 @@ def lesson(
     _write(file, begun.starter)
     print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
     print(f"  clearhead check {file} --lesson {number}")
-    print(f'"{begun.row.told}" prints the lesson, and --notebook writes it as a notebook.')
+    print(f'"{begun.row.command}" prints the lesson, and --notebook writes it as a notebook.')
 
 
 def _write(path: Path, text: str) -> None:
