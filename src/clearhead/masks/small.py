@@ -27,7 +27,7 @@ MOST_PAIRS = 1 << 14
 HIDDEN = torch.tensor(-torch.inf, device="cpu")
 
 MOST = 64
-"""The answers that are cached at most, in all and with each mask."""
+"""The largest number of cached answers."""
 
 Answers = dict[Hashable, Any]
 

@@ -15,7 +15,7 @@ def refuse_second(context: Tensor) -> Tensor:
 
     Without it PyTorch's error names an internal operator. Unchanged while something traces or transforms.
     """
-    if context.grad_fn is not None and is_plain(context):
+    if context.requires_grad and is_plain(context) and context.grad_fn is not None:
         context.grad_fn.register_hook(_only_first)
     return context
 
