@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clearhead._common.lessons import docs
-from clearhead.checking import check
 from clearhead.lessons.lesson import ROLES, Block, Lesson, read_lesson
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
@@ -218,6 +217,8 @@ def begun(thing: object, lesson: int) -> None:
         >>> begun(scores, 1)
         scores is not written yet. The next cells use it: fill in the cell above, and run it again.
     """
+    from clearhead.checking import check  # it imports PyTorch, which no page of a lesson needs
+
     report = check(thing, lesson=lesson)
     if report.unwritten:
         print(
