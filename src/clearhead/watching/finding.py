@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -125,9 +125,10 @@ def image_numbers(
         >>> ch.reading.image_numbers(torch.tensor([1, 99, 99, 5, 99, 99]), 99)
         tensor([-1,  0,  0, -1,  1,  1])
     """
-    is_patch = tokens == image_token if isinstance(tokens, Tensor) else None
-    if is_patch is None:
-        is_patch = torch.tensor([each == image_token for each in tokens], dtype=torch.bool)
+    equal: Any = tokens == image_token
+    if not isinstance(tokens, Tensor):
+        equal = [each == image_token for each in tokens]
+    is_patch = torch.as_tensor(equal, dtype=torch.bool)
     starts = is_patch if patches else is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
     numbers = (starts.cumsum(dim=-1) - 1) // (patches or 1)
     return numbers.masked_fill(~is_patch, -1)
@@ -146,7 +147,7 @@ def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
 
 def place_of_token(
     side: str, wanted: str | int | Tensor | None, tokens: Sequence[str | int] | None
-) -> int | Tensor | None:
+) -> Any:
     """Return the place of a token, given by its text, the first such; a place, a bool tensor and None are unchanged.
 
     Raises:
