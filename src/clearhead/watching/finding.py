@@ -15,7 +15,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, W
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import as_indices, read_index
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.missing import OTHERWISE
+from clearhead.watching.missing import OTHERWISE, is_within
 
 
 class HeadLink(NamedTuple):
@@ -345,5 +345,5 @@ def attending(model: nn.Module) -> dict[str, nn.Module]:
     return {
         path: module
         for path, module in named.items()
-        if not any(other.startswith(f"{path}.") for other in named)
+        if not any(other != path and is_within(other, path) for other in named)
     }
