@@ -15,8 +15,8 @@ from clearhead.drawing.notebook.exact_tiles import answer
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.photo import read_pictures, with_photos
-from clearhead.drawing.page.runs import Run, layers_of, of_its_texts
+from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
+from clearhead.drawing.page.runs import Run, layers_of
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -94,7 +94,7 @@ def view(
     written = Written.of(writes, words)
     pictured, sample = read_pictures(page), page.get("sample", 0)
     run = read_run(layers, pictured.tokens, pictured.source_tokens, sample)
-    run = of_its_texts(run) if pictured.photos else run
+    (run,), pictured = of_pictures([run], pictured)
     title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
     payload = with_photos(heads_payload([run], title, start=start, writes=written), pictured)
     known = any(matrix is not None for matrix in run.matrices)
@@ -128,7 +128,8 @@ def _widget_class(kind: str) -> Any:
             if self._run is None or not isinstance(content, Mapping):
                 return
             if content.get("kind") == "ask":
-                found, numbers = answer(self._run.matrices, self._run.sample, content)
+                run = self._run.layers[content["layer"]].picture or self._run
+                found, numbers = answer(self._run.matrices, run.sample, content)
                 self.send({"kind": "answer", "id": content["id"], "found": found}, [numbers])
 
     return Page

@@ -1,13 +1,12 @@
 """The content of a page: the layers of a run, and the texts that it read."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clearhead._text import shown
-from clearhead.drawing.page.texts import PageText, offsets, read_text
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.drawing.page.texts import PageText, read_text
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen
@@ -23,13 +22,15 @@ class Layer(NamedTuple):
         name: its path, and the number of the call.
         weights: its matrix or its summary, of any leading dimensions.
         number: its number in the model; None is its place in the run.
-        call: which of several calls of the layer; None for all of them.
+        call: which of several calls, or pictures of a vision tower; None for all of them.
+        picture: of a layer of a vision tower, the run of one picture: its patches and its row of the batch; else None.
     """
 
     name: str
     weights: AttentionMatrix | Summary
     number: int | None = None
     call: int | None = None
+    picture: "Run | None" = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,21 +94,6 @@ def read_run(
     )
     every = [each if isinstance(each, Layer) else Layer(*each) for each in layers]
     return Run(name, every, text, source, sample)
-
-
-def of_its_texts(run: Run) -> Run:
-    """Return a run without the layers of other tokens than its texts, such as those of a vision tower.
-
-    All of them are left if none is of its texts.
-    """
-    lengths = [None if text is None else len(text.tokens) for text in (run.text, run.source)]
-    kept = []
-    for layer in run.layers:
-        weights = layer.weights
-        with suppress(ShapeError):
-            offsets(layer.name, weights.query_len, weights.kv_len, *lengths, cross=weights.cross)
-            kept.append(layer)
-    return replace(run, layers=kept or run.layers)
 
 
 def names_of(count: int, names: Any) -> tuple[str, ...]:
