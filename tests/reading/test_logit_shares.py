@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import UnsupportedError
+from tests.drawing.page.test_photo import READERS, Reader
 from tests.refusals import assert_refused, refusals, wrong
 
 HEADS, WIDTH, LEN = 4, 4, 6
@@ -51,32 +52,18 @@ class Ours(nn.Module):
         return self.head(self.norm(self.blocks(self.embedding(ids))))
 
 
+LLAMA = "self_attn.o_proj", "model.norm", "lm_head"
 # The model, the end of the paths of its output projections, of its last norm and its unembedding.
 MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, str]] = {
-    "llama": (
-        lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES)),
-        "self_attn.o_proj",
-        "model.norm",
-        "lm_head",
-    ),
+    "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES)), *LLAMA),
     "llama, tied": (
         lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, tie_word_embeddings=True)),
-        "self_attn.o_proj",
-        "model.norm",
-        "lm_head",
+        *LLAMA,
     ),
-    "qwen3": (
-        lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SIZES)),
-        "self_attn.o_proj",
-        "model.norm",
-        "lm_head",
-    ),
-    "gemma": (
-        lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**SIZES)),
-        "self_attn.o_proj",
-        "model.norm",
-        "lm_head",
-    ),
+    "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SIZES)), *LLAMA),
+    "gemma": (lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**SIZES)), *LLAMA),
+    "gemma3": (lambda: tf.Gemma3ForCausalLM(tf.Gemma3TextConfig(**SIZES)), *LLAMA),
+    "olmo2": (lambda: tf.Olmo2ForCausalLM(tf.Olmo2Config(**SIZES)), *LLAMA),
     "gpt2": (
         lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT2, bos_token_id=0, eos_token_id=1)),
         "attn.c_proj",
@@ -91,6 +78,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, str]] = {
     ),
     "ours": (Ours, "attention.output_projection", "norm", "head"),
 }
+NORM_AFTER = {"gemma3": "post_attention_layernorm", "olmo2": "post_attention_layernorm"}
+"""The end of the path of a norm of the attention's output."""
 EXACT = "gpt2", "neox", "ours"
 """Those whose norms are worked out in float64."""
 
@@ -107,38 +96,44 @@ def logits(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.logits
 
 
+def frozen(name: str, norm: Any, x: Tensor, part: Tensor) -> Tensor:
+    """The norm of a part of x, with the statistics of x."""
+    gain = norm.weight + 1 if name.startswith("gemma") else norm.weight
+    if isinstance(norm, nn.LayerNorm):
+        part = part - part.mean(dim=-1, keepdim=True)
+        size = (x.var(dim=-1, correction=0) + norm.eps).sqrt()
+    else:
+        eps: Any = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+        size = (x.square().mean(dim=-1) + eps).sqrt()
+    return part / size[..., None] * gain
+
+
 def by_hand(model: nn.Module, name: str, d: Tensor) -> tuple[Tensor, Tensor]:
     """What each head adds along the columns of d, (layers · heads, batch, query_len, columns), and the logits of the
     run."""
     _, projection, norm, _ = MODELS[name]
     modules, read = dict(model.named_modules()), {}
     paths = [path for path in modules if path.endswith(projection)]
+    after = [path for path in modules if path.endswith(NORM_AFTER.get(name, "none"))]
     hooks = [
         modules[path].register_forward_hook(
             lambda module, args, output, path=path: read.update({path: args[0]})
         )
-        for path in [*paths, norm]
+        for path in [*paths, *after, norm]
     ]
     output = logits(model(IDS))
     for hook in hooks:
         hook.remove()
-    x, last = read[norm], modules[norm]
     found = []
-    for path in paths:
+    for layer, path in enumerate(paths):
         weight: Any = modules[path].weight
         weight = weight if "c_proj" in path else weight.mT
         for head in range(HEADS):
             at = slice(head * WIDTH, (head + 1) * WIDTH)
             part = read[path].reshape(2, LEN, -1)[..., at] @ weight[at]
-            gain: Any = last.weight
-            gain = gain + 1 if name == "gemma" else gain
-            if isinstance(last, nn.LayerNorm):
-                part = part - part.mean(dim=-1, keepdim=True)
-                size = (x.var(dim=-1, correction=0) + last.eps).sqrt()
-            else:
-                eps: Any = getattr(last, "variance_epsilon", getattr(last, "eps", None))
-                size = (x.square().mean(dim=-1) + eps).sqrt()
-            found.append((part / size[..., None] * gain) @ d)
+            for each in [*after[layer : layer + 1], norm]:
+                part = frozen(name, modules[each], read[each], part)
+            found.append(part @ d)
     return torch.stack(found), output
 
 
@@ -191,10 +186,11 @@ def test_the_rows_are_a_table() -> None:
     assert repr(shares[:1]).splitlines()[0].split() == ["layer", "head", "query", "logit"]
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_other_dtypes_add_up_to_their_rounding(dtype: torch.dtype) -> None:
-    model = made(MODELS["llama"][0]).to(dtype)
+def test_other_dtypes_add_up_to_their_rounding(dtype: torch.dtype, name: str) -> None:
+    model = made(MODELS[name][0]).to(dtype)
     shares, output = ch.reading.logits_of(model, IDS, 3), logits(model(IDS)).double()
     close = 1e-4 if dtype == torch.float32 else 0.05
     assert float(shares["logit"].sum()) == pytest.approx(float(output[:, -1, 3].mean()), abs=close)
@@ -244,41 +240,36 @@ def with_tanh() -> nn.Module:
     return model
 
 
-def llava() -> nn.Module:
-    vision = tf.CLIPVisionConfig(
-        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=HEADS,
-        image_size=8, patch_size=4, projection_dim=16,
-    )  # fmt: skip
-    config = tf.LlavaConfig(
-        vision_config=vision, text_config=tf.LlamaConfig(**SIZES), image_token_index=49,
-        vision_feature_layer=-1,
-    )  # fmt: skip
-    return tf.LlavaForConditionalGeneration(config)
-
-
-PICTURE: dict[str, Any] = {
-    "input_ids": torch.tensor([[3, 49, 49, 49, 49, 8]]),
-    "pixel_values": torch.linspace(-1, 1, 192, dtype=torch.float64).view(1, 3, 8, 8),
-}
-
-
+@pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
 @torch.no_grad()
-def test_of_a_model_with_a_vision_tower_it_is_the_language_part() -> None:
-    model = made(llava)
-    logit = logits(model(**PICTURE))[0, -1]
-    shares = ch.reading.logits_of(model, PICTURE, target=3, against=7)
-    torch.testing.assert_close(shares["logit"].sum(), logit[3] - logit[7])
-    layers = [f"model.language_model.layers.{each}.self_attn" for each in range(2)]
-    assert list(dict.fromkeys(shares.heads["layer"])) == layers
-    found = ch.reading.lens(model, PICTURE, top=2)
+def test_of_a_model_that_reads_pictures_it_is_the_language_part(reader: Reader) -> None:
+    model: Any = made(reader.make)
+    ids = torch.tensor([[5, *[99] * reader.patches[0], 6, 7, *[99] * reader.patches[1], 8]])
+    kinds = (ids == 99).long()
+    inputs = {name: kinds if each is None else each for name, each in reader.inputs.items()}
+    given: dict[str, Any] = {"input_ids": ids} | {
+        name: each.double() if each.is_floating_point() else each for name, each in inputs.items()
+    }
+    output = model(**given, output_hidden_states=True)
+    want = output.logits[0, :, 3] - output.logits[0, :, 7]
+    shares = ch.reading.logits_of(model, given, target=3, against=7, query=None)
+    together = torch.zeros_like(want).index_add_(0, shares["query"], shares["logit"])
+    torch.testing.assert_close(together, want, rtol=1e-10, atol=1e-10)
+    layers = list(dict.fromkeys(shares.heads["layer"]))
+    assert len(layers) == 2
+    assert not any("vis" in each for each in layers)
+    found = ch.reading.lens(model, given, query=None, top=2)
     assert list(dict.fromkeys(found["layer"])) == layers
-    assert found.logits[-1, 0, 0].equal(logit)
-    written = ch.reading.writes(model, PICTURE, top=25)
-    assert list(dict.fromkeys(written["layer"])) == layers
-    row = written[0]
-    assert row.logit == pytest.approx(
-        ch.reading.logits_of(model, PICTURE, row.token)[row.head].logit
-    )
+    assert found.logits[-1].equal(output.logits)
+    (norm,) = [
+        each for name, each in model.named_modules()
+        if name.endswith(("language_model.norm", "text_model.norm"))
+    ]  # fmt: skip
+    first: Any = model.get_output_embeddings()(norm(output.hidden_states[1]))
+    torch.testing.assert_close(found.logits[0], first, rtol=1e-10, atol=1e-10)
+    row = ch.reading.writes(model, given, top=1)[0]
+    share = ch.reading.logits_of(model, given, row.token)[row.head]
+    assert (row.layer, row.logit) == (share.layer, pytest.approx(share.logit))
 
 
 class Stem(nn.Module):
@@ -322,21 +313,15 @@ test_a_model_whose_logit_is_no_such_sum_is_refused = refusals(
 )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        gemma2(None),
-        lambda: tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5)),
-    ],
-)
-def test_a_block_that_gives_no_such_sum_says_how_far_it_is_off(make: Callable[[], Any]) -> None:
+def test_a_block_that_gives_no_such_sum_says_how_far_it_is_off() -> None:
     text = (
         r"'model.layers.0.self_attn' adds to a logit is not known: its block gives something else than what it reads, "
         r"its heads' results and the output of at most one of its modules \(input_layernorm, self_attn, .*\): "
         r"at the least 0\.\d+ of it is off"
     )
+    model = tf.GraniteForCausalLM(tf.GraniteConfig(**SIZES, residual_multiplier=0.5))
     with pytest.raises(UnsupportedError, match=text):
-        ch.reading.logits_of(made(make), IDS, 3)
+        ch.reading.logits_of(made(lambda: model), IDS, 3)
 
 
 @torch.no_grad()

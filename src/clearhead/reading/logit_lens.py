@@ -11,16 +11,14 @@ from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
 from clearhead.errors import UnsupportedError
+from clearhead.reading.logit_shares import numbers_of, picked
 from clearhead.watching.stream import (
     StreamRun,
     called,
     check_asked,
-    numbers_of,
-    picked,
     rounding_of,
     tensors_in,
 )
-from clearhead.watching.watch import watch
 
 
 class LensToken(NamedTuple):
@@ -122,16 +120,13 @@ def lens(
     check_asked(model, query)
     check_sizes(top=top)
     asked = None if target is None else numbers_of("target", target)
-    run = StreamRun(model, query)
-    with torch.no_grad(), watch(model, keep="contexts") as seen, run:
-        output = called(model, inputs)
-    ending = run.ending()
-    own = None if ending is None else _like(ending[2].shape, output)
+    run = StreamRun(model, inputs, query)
+    ending = run.ending
+    own = None if ending is None else _like(ending[2].shape, run.output)
     if ending is None or own is None:
         raise _no_unembedding(model, "no linear layer that reads the output of a norm makes them")
     norm, unembedding, _ = ending
-    places = run.places(seen.layers)
-    own = own if query is None else own[:, places]
+    own = own[:, run.places]
     streams = _streams(run, norm.call[0])
 
     def all_at_once(module: nn.Module, args: object) -> Tensor:
@@ -145,7 +140,7 @@ def lens(
     finally:
         hook.remove()
     batch, size = own.shape[0], own.shape[-1]
-    every = _like((len(streams) * batch, len(places), size), output)
+    every = _like((len(streams) * batch, len(run.places), size), output)
     if every is None:
         raise _no_unembedding(model, "what the model gives for several streams is not of that size")
     logits = every.unflatten(0, (len(streams), batch)).clone()
@@ -159,7 +154,7 @@ def lens(
         if asked is None
         else picked("target", asked, batch, size).to(logits.device)[None, :, None, None]
     )
-    return Lens(_rows(logits, tokens, run.order, places), logits)
+    return Lens(_rows(logits, tokens, run.order, run.places), logits)
 
 
 def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:

@@ -1,14 +1,17 @@
 """The direct contribution of each head to a logit: the residual stream of one run, split before its last norm."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.checks import as_int, as_ints
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
-from clearhead.watching.stream import EndedRun, check_asked, numbers_of, picked
+from clearhead._text import shown
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.watching.stream import EndedRun, check_asked
 
 
 class LogitShare(NamedTuple):
@@ -74,9 +77,10 @@ def logits_of(
 
     The last norm is frozen at the scale that it had in the run, so that the logit is a sum over what was added to the
     residual stream (direct logit attribution: Elhage et al., 2021,
-    https://transformer-circuits.pub/2021/framework). Everything it rests on is read off the run and checked there: that
-    each block adds its attention's output to the stream as it is, that the blocks follow each other, and that nothing
-    follows the unembedding. The model runs once, without gradients, in the mode that it is in.
+    https://transformer-circuits.pub/2021/framework). A norm of an attention's output is frozen too. Everything it rests
+    on is read off the run and checked there: that each block adds its attention's output to the stream, that the blocks
+    follow each other, and that nothing follows the unembedding. The model runs once, without gradients, in the mode
+    that it is in.
 
     Args:
         model: any PyTorch model that `watch` watches, of blocks, a last LayerNorm or RMSNorm, and an unembedding.
@@ -93,7 +97,7 @@ def logits_of(
         ArgumentError: code `logits.target`, for a number that there is not, or not one for each sample.
         SelectionError: code `logits.query`.
         UnsupportedError: codes `logits.unembedding`, where the output is not that of a linear layer after a norm,
-            as with a softcap; `logits.stream`, where heads do not add to one stream, as with a norm after them;
+            as with a softcap; `logits.stream`, where heads do not add to one stream, as with norms after the sum;
             `norms.projection`.
 
     Example:
@@ -129,7 +133,7 @@ def logits_of(
                 constant = constant + sign * bias[rows_of].double()
     rest = (run.normed * direction[:, None]).sum(dim=-1) + constant[:, None]
     logit = rest.mean(dim=0)
-    direction = run.norm.reversed(direction[:, None])
+    direction = direction[:, None].expand_as(run.normed)
 
     rows: list[LogitShare] = []
     for path, heads, results in run.layers():
@@ -146,3 +150,33 @@ def logits_of(
         for at, each in zip(run.places, rest.mean(dim=0).tolist(), strict=True)
     ]
     return LogitShares(rows, logit, run.norm.scale)
+
+
+def numbers_of(name: str, given: Any) -> Any:
+    """Return a logit's number as an int, or a tuple of one for each sample; None for None if `name` is "against".
+
+    ArgumentTypeError, code `logits.target`, for anything else.
+    """
+    if given is None and name == "against":
+        return None
+    values = given.tolist() if isinstance(given, Tensor) else given
+    numbers = (
+        as_ints(values) if values is not given and isinstance(values, list) else as_int(values)
+    )
+    if numbers is None:
+        raise ArgumentTypeError(
+            "logits.target",
+            f"{name} must be the number of a logit, or a tensor of one for each sample; got {shown(given)}.",
+        )
+    return numbers
+
+
+def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
+    """Return each sample's logit number, int64, (batch,); ArgumentError, `logits.target`, unless in [0, size)."""
+    every = given if isinstance(given, tuple) else (given,) * batch
+    if len(every) != batch or not all(0 <= each < size for each in every):
+        raise ArgumentError(
+            "logits.target",
+            f"{name} must be from 0 to {size - 1}, or one such number for each of {batch} samples; got {shown(given)}.",
+        )
+    return torch.tensor(every)

@@ -169,8 +169,8 @@ def writes(model: nn.Module, inputs: object, *, query: int | None = -1, top: int
         step = max(1, CHUNK // (num_heads * size))
         for sample, start in product(range(batch), range(0, query_len, step)):
             queries = slice(start, start + step)
-            added = run.norm.of(results[sample, :, queries], sample, queries)
-            logits = added.to(weight) @ weight.mT  # (heads, queries, vocabulary)
+            added = results[sample, :, queries].to(weight)
+            logits = added @ weight.mT  # (heads, queries, vocabulary)
             rows += _rows(logits, min(top, size // 2), path, heads, sample, run.places[queries])
     return Writes(rows, size)
 

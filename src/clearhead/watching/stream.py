@@ -1,15 +1,16 @@
 """The residual stream of one run: the inputs and outputs of blocks, last norm and unembedding."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from clearhead._common.checks import arguments_of, as_int, as_ints, as_place
+from clearhead._common.checks import arguments_of, as_int, as_place
 from clearhead._text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.errors import ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.head_results import HeadResults
@@ -63,41 +64,56 @@ class FrozenNorm(NamedTuple):
     gain: Tensor
     centred: bool
 
-    def of(self, added: Tensor, sample: int, queries: slice) -> Tensor:
-        """Return the norm of a part of the stream, (heads, query_len, embed_dim), without the bias."""
-        part = added - added.mean(dim=-1, keepdim=True) if self.centred else added
-        return part * (self.scale[sample, queries, None] * self.gain)
-
-    def reversed(self, direction: Tensor) -> Tensor:
-        """Return a direction after the norm as one in the stream before it, (batch, query_len, embed_dim)."""
-        direction = direction * self.gain
+    def of(self, results: HeadResults) -> HeadResults:
+        """Return the norm of each head's results, as results without a bias; they sum to the norm of the heads' sum."""
+        weight = results.weight
         if self.centred:
-            direction = direction - direction.mean(dim=-1, keepdim=True)
-        return direction * self.scale[..., None]
+            weight = weight - weight.mean(dim=1, keepdim=True)
+        weight = (weight * self.gain[:, None]).transpose(0, 1).flatten(1)
+        return HeadResults(results.context * self.scale[:, None, :, None], weight, None)
 
 
 class StreamRun:
-    """The inputs and outputs of the modules of a model in one run."""
+    """One run of a model, without gradients: the inputs and outputs of its modules.
 
-    def __init__(self, model: nn.Module, query: int | None) -> None:
+    Attributes:
+        seen: the contexts of the layers.
+        output: what the model returned.
+        ending: the last norm, the unembedding that reads it, and its output; None if there is none.
+        places: the positions of the queries.
+        order: the layers on the stream, as they ran.
+
+    Raises:
+        SelectionError: code `logits.query`, for a query that the tokens do not have.
+    """
+
+    ending: tuple[Ending, nn.Module, Tensor] | None = None
+
+    def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
         self._model, self._query = model, query
         self._calls: dict[str, list[BlockCall]] = {}
         self._inside: dict[str, list[str]] = {}
         self._norm: Ending | None = None
-        self._ending: tuple[Ending, nn.Module, Tensor] | None = None
         self._before: tuple[str, Tensor] | None = None
-        self._handles: list[Any] = []
         self._short: int | None = None
+        with torch.no_grad(), watch(model, keep="contexts") as self.seen, ExitStack() as hooks:
+            for name, module in model.named_modules():
+                hook = module.register_forward_hook(self._hook(name), with_kwargs=True)
+                hooks.enter_context(hook)
+            self.output = called(model, inputs)
+        self.places: list[int] = []
         self.order: list[str] = []
-
-    def __enter__(self) -> None:
-        for name, module in self._model.named_modules():
-            hook = self._hook(name)
-            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-
-    def __exit__(self, *error: object) -> None:
-        for each in self._handles:
-            each.remove()
+        if self.ending is not None:
+            norm, _, made = self.ending
+            length = made.shape[1]
+            self.places = list(range(length)) if query is None else [query % length]
+            finished = {name: at for at, name in enumerate(self._calls)}
+            layers = sorted(self.seen.layers, key=lambda path: finished.get(parent_of(path), -1))
+            self.order = self._of_stream(layers, norm.path)
+        elif self._short is not None:
+            raise SelectionError(
+                "logits.query", f"query must be one of {self._short} positions; got {query}."
+            )
 
     def _hook(self, name: str) -> Any:
         """Return a forward hook that stores the input and output of the module `name` if they may be a stream.
@@ -111,21 +127,20 @@ class StreamRun:
             given = _first(kwargs) if given is None else given
             if given is None or made is None or made.ndim != 3:
                 return
-            is_norm = getattr(getattr(module, "weight", None), "ndim", 0) == 1
             if self._query is not None and as_place(self._query, made.shape[1]) is None:
                 self._short = made.shape[1]
                 return
             norm = self._norm
             is_linear = hasattr(module, "in_features")
             if is_linear and norm is not None and _is_same(given, norm.output):
-                self._ending = norm, module, made
+                self.ending = norm, module, made
                 return
             read = self._kept(given) if given.shape == made.shape else None
             call = BlockCall(read, self._kept(made), rounding_of(made))
             if name not in self._calls:
                 self._inside.setdefault(parent_of(name), []).append(name)
             self._calls.setdefault(name, []).append(call)
-            if is_norm and read is not None:
+            if is_norm(module) and read is not None:
                 self._norm = Ending(name, module, (read.double(), call.made.double()), made)
 
         return keep
@@ -140,41 +155,20 @@ class StreamRun:
         """Return a copy of an input or output at the requested queries."""
         return self.at(tensor, 1).clone()
 
-    def ending(self) -> tuple[Ending, nn.Module, Tensor] | None:
-        """Return the last norm, the unembedding that reads it, and its output; None if none.
-
-        SelectionError for a bad query.
-        """
-        if self._ending is None and self._short is not None:
-            raise SelectionError(
-                "logits.query", f"query must be one of {self._short} positions; got {self._query}."
-            )
-        return self._ending
-
-    def places(self, layers: Sequence[str]) -> list[int]:
-        """Return the positions of the queries, and set `order` to the layers on the stream, as they ran."""
-        assert self._ending is not None
-        norm = self._ending[0]
-        finished = {name: at for at, name in enumerate(self._calls)}
-        self.order = sorted(layers, key=lambda path: finished.get(parent_of(path), -1))
-        self.order = self._of_stream(norm.path)
-        length = norm.output.shape[1]
-        return list(range(length)) if self._query is None else [self._query % length]
-
-    def _of_stream(self, norm: str) -> list[str]:
+    def _of_stream(self, layers: Sequence[str], norm: str) -> list[str]:
         """Return the layers of the part of the model that has the last norm (by path), without a vision tower.
 
         All of them where the first of that part reads what another one gives.
         """
         part = norm
-        while part and not any(path.startswith(f"{part}.") for path in self.order):
+        while part and not any(path.startswith(f"{part}.") for path in layers):
             part = parent_of(part)
-        inside = [path for path in self.order if not part or path.startswith(f"{part}.")]
-        blocks = {path: self._calls.get(parent_of(path), []) for path in self.order}
+        inside = [path for path in layers if not part or path.startswith(f"{part}.")]
+        blocks = {path: self._calls.get(parent_of(path), []) for path in layers}
         given = [each.given for path in inside[:1] for each in blocks[path]]
         made = [each.made for path in blocks.keys() - inside for each in blocks[path]]
         goes_on = any(a is not None and torch.equal(a, b) for a in given for b in made)
-        return self.order if goes_on else inside
+        return list(layers) if goes_on else inside
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
         """Return the residual stream before and after the block of a layer, float64, and its relative rounding.
@@ -204,23 +198,35 @@ class StreamRun:
             before = "any block" if self._before is None else shown(self._before[0])
             raise no_stream("", f"the last norm reads something else than {before} gives")
 
-    def check_block(self, path: str, heads: Tensor) -> None:
-        """Raise UnsupportedError unless a block adds `heads` and at most one module's output; calls `follow`."""
+    def added(self, path: str, results: HeadResults) -> HeadResults:
+        """Return what each head of a block adds to the stream: its results, after a norm if one reads their sum.
+
+        UnsupportedError unless the block adds that and at most one module's output; calls `follow`.
+        """
         block, (given, made, rounding) = parent_of(path), self.follow(path)
+        heads = results.total()
         if heads.shape != made.shape:
             sizes = tuple(heads.shape), tuple(made.shape)
             raise no_stream(path, f"its heads add {sizes[0]} and its block gives {sizes[1]}")
         parts = {"": torch.zeros_like(made)}
+        attention = [each.made for each in self._calls.get(path, ())]
         for name in self._inside.get(block, ()):
-            some = self._calls[name]
-            if name != block and len(some) == 1 and some[0].made.shape == made.shape:
-                parts[name.removeprefix(f"{block}.")] = some[0].made
+            (read, part, _), *more = self._calls[name]
+            if name == block or more or part.shape != made.shape:
+                continue
+            parts[name.removeprefix(f"{block}.")] = part
+            module = self._model.get_submodule(name)
+            if is_norm(module) and any(
+                read is not None and torch.equal(read, a) for a in attention
+            ):
+                results = frozen(module, heads, part.double(), rounding).of(results)
+                heads = part.double()
         around, least = given.norm(dim=-1) + heads.norm(dim=-1), torch.inf
         for part in parts.values():
             size = around + part.double().norm(dim=-1)
             off = (made - given - heads - part.double()).norm(dim=-1)
             if bool((off <= rounding * size).all()):
-                return
+                return results
             least = min(least, float((off / size).max()))
         raise no_stream(
             path,
@@ -240,12 +246,10 @@ class EndedRun:
     """
 
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
-        self._model, self._run = model, StreamRun(model, query)
-        with torch.no_grad(), watch(model, keep="contexts") as self._seen, self._run:
-            output = called(model, inputs)
-        ending, unembedding, made = _ending(model, self._run, output)
+        self._model, self._run = model, StreamRun(model, inputs, query)
+        ending, unembedding, made = _ending(model, self._run)
         self._stream, self.normed = ending.call
-        self.places = self._run.places(self._seen.layers)
+        self.places = self._run.places
         rounding = rounding_of(ending.output)
         self.norm = frozen(ending.module, self._stream, self.normed, rounding)
         read = weights_of(unembedding)
@@ -261,28 +265,27 @@ class EndedRun:
             )
 
     def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
-        """Yield each module that attended, the numbers of its heads, and what they added to the stream, float64.
+        """Yield each module that attended, the numbers of its heads, and the last norm of what they added, float64.
 
         Raises:
             UnsupportedError: codes `logits.stream` and `norms.projection`.
         """
         for path in self._run.order:
-            kept = self._seen[path]
+            kept = self._run.seen[path]
             context = self._run.at(kept.context).double()
             projection = output_projection(self._model, path, kept, context.shape[-1])
-            results = HeadResults(context, *projection)
-            self._run.check_block(path, results.total())
-            yield path, numbers_of_heads(kept), results
+            added = self._run.added(path, HeadResults(context, *projection))
+            yield path, numbers_of_heads(kept), self.norm.of(added)
         self._run.check_end(self._stream)
 
 
-def _ending(model: nn.Module, run: StreamRun, output: object) -> tuple[Ending, nn.Module, Tensor]:
+def _ending(model: nn.Module, run: StreamRun) -> tuple[Ending, nn.Module, Tensor]:
     """Return the last norm, the unembedding, and its output; UnsupportedError unless the model returns that."""
-    ending = run.ending()
+    ending = run.ending
     reason = "no linear layer read the output of a norm"
     if ending is not None:
         norm, linear, made = ending
-        same = [each for each in tensors_in(output) if each.shape == made.shape]
+        same = [each for each in tensors_in(run.output) if each.shape == made.shape]
         if any(_is_equal(each, made) for each in same):
             return ending
         reason = (
@@ -328,6 +331,11 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Return True if the weight of a module is a vector, as that of LayerNorm and RMSNorm."""
+    return getattr(getattr(module, "weight", None), "ndim", 0) == 1
+
+
 def rounding_of(tensor: Tensor) -> float:
     """Return the relative rounding error of sums in the dtype of a tensor."""
     return torch.finfo(tensor.dtype).eps * (4 if tensor.element_size() < 4 else 32)
@@ -357,7 +365,7 @@ def frozen(module: nn.Module, stream: Tensor, normed: Tensor, rounding: float) -
                 return FrozenNorm(scale, gain, centred)
     raise UnsupportedError(
         "logits.unembedding",
-        f"a logit is no sum of what heads add: the last norm, {type(module).__name__}, is no LayerNorm or RMSNorm.",
+        f"a logit is no sum of what heads add: the norm {type(module).__name__} is no LayerNorm or RMSNorm.",
     )
 
 
@@ -367,33 +375,3 @@ def no_stream(path: str, reason: str) -> UnsupportedError:
         "logits.stream",
         f"what {shown(path) if path else 'the model'} adds to a logit is not known: {reason}.",
     )
-
-
-def numbers_of(name: str, given: Any) -> Any:
-    """Return a logit's number as an int, or a tuple of one for each sample; None for None if `name` is "against".
-
-    ArgumentTypeError, code `logits.target`, for anything else.
-    """
-    if given is None and name == "against":
-        return None
-    values = given.tolist() if isinstance(given, Tensor) else given
-    numbers = (
-        as_ints(values) if values is not given and isinstance(values, list) else as_int(values)
-    )
-    if numbers is None:
-        raise ArgumentTypeError(
-            "logits.target",
-            f"{name} must be the number of a logit, or a tensor of one for each sample; got {shown(given)}.",
-        )
-    return numbers
-
-
-def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
-    """Return each sample's logit number, int64, (batch,); ArgumentError, `logits.target`, unless in [0, size)."""
-    every = given if isinstance(given, tuple) else (given,) * batch
-    if len(every) != batch or not all(0 <= each < size for each in every):
-        raise ArgumentError(
-            "logits.target",
-            f"{name} must be from 0 to {size - 1}, or one such number for each of {batch} samples; got {shown(given)}.",
-        )
-    return torch.tensor(every)
