@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +109,12 @@ def read_pictures(options: PageOptions) -> Pictured:
         text = list(read_text(name, given, options.get("sample", 0)).tokens)
         wanted = token if isinstance(token, str) else f"#{token}"
         places = [at for at, each in enumerate(text) if each == wanted]
-    grids = _fitting(contents, places) if sizes is None else _merged(sizes, len(places))
+    if sizes is None:
+        grids = _fitting(contents, places)
+    elif not whole and len(sizes[0]) == 2 and sum(map(math.prod, sizes)) > 9 * len(places) > 0:
+        contents, grids, places = _tiled(contents, sizes, places)
+    else:
+        grids = _merged(sizes, len(places))
     if not places or sum(map(math.prod, grids)) != len(places):
         patches = " + ".join(f"{rows} × {columns}" for rows, columns in grids)
         raise ArgumentError(
@@ -136,7 +141,7 @@ def _names(grid: tuple[int, int], skip: int, number: int, count: int) -> list[st
 def _sizes(grid: Any, count: int, *, whole: bool) -> list[tuple[int, ...]]:
     """Return the sizes of a grid for each picture: two of its patches, or, if not `whole`, three of `image_grid_thw`.
 
-    A pair is that of each picture. Raises ArgumentError, code `page.grid`, for anything else.
+    A pair is that of each picture; it may be of pixels. Raises ArgumentError, code `page.grid`, for anything else.
     """
     rows = grid.tolist() if hasattr(grid, "tolist") else grid
     rows = list(rows) if isinstance(rows, list | tuple) else [rows]
@@ -149,7 +154,7 @@ def _sizes(grid: Any, count: int, *, whole: bool) -> list[tuple[int, ...]]:
         raise ArgumentError(
             "page.grid",
             f"grid must be the rows and columns of patches, such as (14, 14), or a list of them for {count} pictures, "
-            f"or, with image_token, the processor's image_grid_thw; got {shown(grid)}.",
+            f"or, with image_token, the processor's image_grid_thw or image_sizes; got {shown(grid)}.",
         )
     return found
 
@@ -166,20 +171,12 @@ def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int
 def _fitting(contents: Sequence[bytes], places: Sequence[int]) -> list[tuple[int, int]]:
     """Return rows and columns of the patches of pictures, each a run of places.
 
-    They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if runs are
-    not as many as pictures, or several or no sizes fit.
+    They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if several
+    or no sizes fit, and as `_runs`.
     """
-    ends = [at for at, (place, later) in enumerate(pairwise(places), 1) if later - place > 1]
-    lengths = [end - start for start, end in pairwise([0, *ends, len(places)])]
-    if len(lengths) != len(contents):
-        raise ArgumentError(
-            "page.grid",
-            f"without grid the patches of each picture are a run of tokens; got {len(contents)} pictures and "
-            f"{len(lengths)} runs. Pass grid=[(rows, columns)] of each, or the processor's image_grid_thw.",
-        )
     grids = []
-    for length, content in zip(lengths, contents, strict=True):
-        high, wide = _sides(content)
+    for run, content in zip(_runs(contents, places), contents, strict=True):
+        length, (high, wide) = len(run), _sides(content)
         pairs = [(rows, length // rows) for rows in range(1, length + 1) if length % rows == 0]
         # High times columns and wide times rows are equal, but for the rounding of both to whole patches.
         fits = [
@@ -196,6 +193,54 @@ def _fitting(contents: Sequence[bytes], places: Sequence[int]) -> list[tuple[int
             )
         grids += fits
     return grids
+
+
+def _runs(contents: Sequence[bytes], places: list[int]) -> list[list[int]]:
+    """Return the places of each picture, a run; ArgumentError, code `page.grid`, for another number of runs."""
+    ends = [at for at, (place, later) in enumerate(pairwise(places), 1) if later - place > 1]
+    runs = [places[start:end] for start, end in pairwise([0, *ends, len(places)])]
+    if len(runs) != len(contents):
+        raise ArgumentError(
+            "page.grid",
+            f"without rows and columns the patches of each picture are a run of tokens; got {len(contents)} pictures "
+            f"and {len(runs)} runs. Pass grid=[(rows, columns)] of each, or the processor's image_grid_thw.",
+        )
+    return runs
+
+
+def _tiled(
+    contents: Sequence[bytes], sizes: Sequence[tuple[int, ...]], places: list[int]
+) -> tuple[list[bytes], list[tuple[int, int]], list[int]]:
+    """Return two views of each picture, their rows and columns, and the places of patches, for `image_sizes`.
+
+    A model that cuts pictures into tiles of side × side patches reads the whole as one of them, and then the tiles as
+    one grid, without the padding around the picture and with a token at the end of each row. Raises ArgumentError, code
+    `page.grid`, if several or no tiles fit, and as `_runs`.
+    """
+    views, grids, kept = [], [], []
+    for content, (high, wide), run in zip(contents, sizes, _runs(contents, places), strict=True):
+        fits: set[tuple[int, int, int]] = set()
+        for side, down, across in product(range(1, math.isqrt(len(run)) + 1), *2 * [range(1, 7)]):
+            rows, columns = side * down, side * across
+            if wide * rows > high * columns:
+                rows -= (rows - int(round(high * columns / wide, 7))) // 2 * 2
+            else:
+                columns -= (columns - int(round(wide * rows / high, 7))) // 2 * 2
+            if side**2 + rows * (columns + 1) == len(run):
+                fits.add((side, rows, columns))
+        if len(fits) != 1:
+            found = " or ".join(f"{side} × {side} + {r} × {c}" for side, r, c in sorted(fits))
+            raise ArgumentError(
+                "page.grid",
+                f"the {len(run)} tokens of a picture of {high} × {wide} pixels must be those of a tile, and of rows of "
+                f"tiles with a token at the end of each; got {found or 'neither'}.",
+            )
+        ((side, rows, columns),) = fits
+        views += [content] * 2
+        grids += [(side, side), (rows, columns)]
+        kept += run[: side**2]
+        kept += [e for at, e in enumerate(run[side**2 :], 1) if at % (columns + 1)]
+    return views, grids, kept
 
 
 def _sides(content: bytes) -> tuple[int, int]:
