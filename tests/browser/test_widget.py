@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.trace_page import trace_payload
-from clearhead.drawing.notebook.exact_tiles import answer
+from clearhead.drawing.notebook.widget import answer
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
@@ -71,7 +71,7 @@ def answers_of(matrix: ch.AttentionMatrix, asked: list[dict[str, Any]]) -> Answe
 
     def answers(content: dict[str, Any]) -> tuple[dict[str, Any], str]:
         asked.append(content)
-        found, numbers = answer([matrix], 0, content)
+        found, numbers = answer(matrix, 0, content)
         about = {"kind": "answer", "id": content["id"], "found": found}
         return about, base64.b64encode(numbers).decode("ascii")
 

@@ -20,8 +20,7 @@ from clearhead._common.lessons import LESSONS
 from clearhead.checking.rules import CODES
 from clearhead.errors import MissingExtraError
 from clearhead.lessons.lesson import Lesson, page_of, read_lesson
-from clearhead.lessons.notebook import notebook
-from clearhead.lessons.page_cells import begun, compare
+from clearhead.lessons.notebook import begun, compare, notebook
 from docs.site.session import STEPS, Session
 from tests.environment import SEED
 from tests.test_docs import agrees, difference

@@ -1,10 +1,13 @@
-"""The sixteen lessons: what each grades, what it promises, and the mistakes that it speaks of.
+"""The sixteen lessons and their exercises: what each grades, what it promises, and the mistakes that it speaks of.
 
 Nothing here needs PyTorch, so that the command line, the pages and `check` read one table.
 """
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 # So narrow that scores without a scale leave weights that are felt.
@@ -274,3 +277,81 @@ def lessons_of(code: str) -> tuple[LessonRow, ...]:
         ['07_not_the_future']
     """
     return tuple(each for each in ROWS if code in each.codes)
+
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def docs(name: str) -> Path:
+    """Return the path of a page or folder of the docs: in the installed package, else in the checkout around it.
+
+    The second path is returned even if nothing is there.
+
+    Example:
+        >>> docs("lessons/01_one_number.md").is_file()
+        True
+    """
+    installed = PACKAGE / "docs" / name
+    return installed if installed.exists() else PACKAGE.parents[1] / "docs" / name
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise of a lesson.
+
+    Attributes:
+        row: what is graded: the row of the lesson with the name, the calls and the solution of the exercise.
+        title: a heading.
+        stars: how hard it is, 1 to 3.
+        ask: the task.
+        hints: from a first step to nearly all of it.
+        stub: the code to fill in or to mend.
+        why: why the solution is right.
+    """
+
+    row: LessonRow
+    title: str
+    stars: int
+    ask: str
+    hints: tuple[str, ...]
+    stub: str
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The name of the function or class."""
+        return self.row.names[0]
+
+    def page(self) -> str:
+        """Return the exercise as Markdown, with blocks as in a lesson."""
+        blocks = [("python exercise", self.stub), *(("hint", f"{each}\n") for each in self.hints)]
+        blocks += [("python answer", self.row.solution), ("why", f"{self.why}\n")]
+        code = "\n\n".join(f"```{role}\n{source}```" for role, source in blocks)
+        return f"### {'★' * self.stars} {self.title}\n\n{self.ask}\n\n{code}\n"
+
+
+@cache
+def exercises_of(number: int) -> Mapping[str, Exercise]:
+    """Return the exercises of a lesson by their names, the easiest first; read from its file once, then cached.
+
+    The mapping is shared: do not change it. Raises KeyError for a lesson that is not there.
+
+    Example:
+        >>> [exercise.stars for exercise in exercises_of(7).values()]
+        [1, 2, 3]
+    """
+    lesson = LESSONS[number]
+    file = docs(f"lessons/exercises/{lesson.slug}.toml")
+    rows = tomllib.loads(file.read_text(encoding="utf-8"))
+    return {name: _exercise(lesson, name, each) for name, each in rows.items()}
+
+
+def _exercise(lesson: LessonRow, name: str, fields: Mapping[str, Any]) -> Exercise:
+    """Return an exercise from the fields of its row; KeyError if one but `made` is missing."""
+    row = replace(
+        lesson, names=(name,), takes="", contract={}, either=(), calls=tuple(fields["calls"]),
+        made=fields.get("made", ""), headings={"": "Exercises"},
+        solution=f"import torch\nfrom torch import nn\n\n\n{fields['solution']}",
+    )  # fmt: skip
+    same = {each: fields[each] for each in ("title", "stars", "ask", "stub", "why")}
+    return Exercise(row, hints=tuple(fields["hints"]), **same)

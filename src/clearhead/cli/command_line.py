@@ -15,7 +15,7 @@ from clearhead._text import readable
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.lesson_command import lesson
-from clearhead.cli.samples import samples
+from clearhead.cli.loading import samples
 from clearhead.cli.show import show
 from clearhead.cli.trace_command import trace
 from clearhead.errors import ClearheadError
@@ -97,9 +97,10 @@ app.add_typer(samples)
 
 
 def run() -> int:
-    """Run the command that the arguments name, and return the exit code, 1 for an error of the system.
+    """Run the command that the arguments name, and return the exit code; an error of the system gives 1.
 
-    Characters that the terminal cannot show are spelled; a closed pipe counts as success.
+    Characters that the terminal cannot show are spelled. A pipe that closes while the command prints gives 1; one found
+    closed only by the last flush leaves the command's own code.
     """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none

@@ -69,7 +69,7 @@ class Scan:
                 self.interrupted = True
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the rows and their totals as JSON data."""
+        """Return `rows`, `totals` by outcome, `tried`, and `complete` (False if interrupted), as JSON data."""
         return {
             "rows": [asdict(each) for each in self.rows],
             "totals": Counter(each.outcome for each in self.rows),
@@ -79,8 +79,7 @@ class Scan:
 
     def show(self, reports: Sequence["Report"]) -> None:
         """Print the table, and then the reports."""
-        from clearhead.drawing.terminal.checked import print_report
-        from clearhead.drawing.terminal.scanned import print_scan
+        from clearhead.drawing.terminal.scanned import print_report, print_scan
 
         console = Console()
         print_scan(console, self.rows, without=self.without, interrupted=self.interrupted)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_words import CACHES, cache_of
+from clearhead._common.foreign_names import CACHES, cache_of
 from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError
@@ -153,7 +153,7 @@ class TransformersAdapter(Adapter):
     ) -> tuple[Tensor, Tensor]:
         """Return query and key after the parts of the layer, at the positions of the model.
 
-        `seen` tokens come earlier.
+        `seen` tokens come earlier. Raises as `_turned` if a part rotates.
         """
         for part in self.layer.parts:
             if isinstance(part, Rotary):

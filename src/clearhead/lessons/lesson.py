@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from clearhead._common.docs_pages import docs
-from clearhead._common.exercises import exercises_of
-from clearhead._common.lessons import LESSONS, LessonRow
+from clearhead._common.lessons import LESSONS, LessonRow, docs, exercises_of
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 

@@ -124,7 +124,7 @@ class Roles(Drawn):
 
     def _repr_html_(self) -> str:
         """Return the roles as an HTML table for a notebook; the drawing is imported on first use."""
-        return drawing("notebook.inline.tables").roles_html(self)
+        return drawing("notebook.inline.markup").roles_html(self)
 
 
 class HasHeads(Protocol):
@@ -176,7 +176,7 @@ class Attended(Protocol):
 
     @property
     def real(self) -> Tensor | None:
-        """The queries that are not padding, bool, (batch, query_len); None if all are real."""
+        """The queries that are not padding, bool, (batch, query_len); None if nothing tells them apart."""
         ...
 
     def _statistic(self, name: str) -> Tensor: ...

@@ -18,14 +18,13 @@ from clearhead._text import readable
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.calls import Kept
-from clearhead.watching.context_calls import worked_out
 from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep, Kind
+from clearhead.watching.kept_by_path import Keep, Kind, worked_out
 from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
+from clearhead.watching.module_calls import Kept
 from clearhead.watching.recording import (
     Copies,
     head_numbers,
@@ -289,9 +288,10 @@ class Watch(Drawn, Generic[Kept]):
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the ids of the keys of a call, and for summaries and totals the places of first tokens, or None.
+        """Return the ids of a call's keys, (batch, kv_len), and the key of each first token, (batch, 1).
 
-        Both are stored for the next call of the module. WatchError as `TokenIds.of`.
+        Each is None if not known; the second also unless summaries or totals are kept. Call it once a call: it stores
+        what the module's next call goes by. WatchError as `TokenIds.of`.
         """
         tokens = self._ids.of(problem, name, link)
         if self._wanted.keep not in ("summary", "total"):

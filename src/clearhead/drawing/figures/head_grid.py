@@ -8,11 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.image import AxesImage
 
-from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import Cells
+from clearhead.drawing.figures.cells import Cells, add_bar, upwards
 from clearhead.drawing.figures.head_map import show, show_cells
-from clearhead.drawing.figures.lettering import entitle, families, tick, wrapped
-from clearhead.drawing.figures.paper import array, figure_of, given, grid_of
+from clearhead.drawing.figures.lettering import (
+    array,
+    entitle,
+    families,
+    figure_of,
+    given,
+    grid_of,
+    tick,
+    wrapped,
+)
 
 MOST_CELLS = 64
 MAP, CHOSEN = 1.1, 2.0
@@ -46,7 +53,8 @@ def of_layers(
 ) -> np.ndarray:
     """Draw layers × heads, and return an array of axes, None where a layer has fewer heads.
 
-    `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale.
+    `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale. Raises as
+    `given`.
     """
     columns = max(len(cells.heads) for cells in layers)
     places = [
@@ -137,7 +145,7 @@ def columns_for(count: int) -> int:
 def _axes(ax: object, count: int, columns: int, of: str) -> list[Axes]:
     """Return the given axes as a list, or `count` of a new figure with room for titles and a colour bar.
 
-    `of` says in an error what there must be one for.
+    `of` says in an error what there must be one for. Raises as `given`.
     """
     if ax is not None:
         return given(ax, count, of)
@@ -163,14 +171,14 @@ def _fill(
     place, scale)`. The ticks of the axes are removed.
     """
     shares = [cells.shares[place] for cells, place in maps]
-    scale, extend = scales.upwards(shares, log=log, root=True)
+    scale, extend = upwards(shares, log=log, root=True)
     for each, (cells, place) in zip(axes, maps, strict=True):
         draw(each, cells, place, scale)
         each.set(xticks=[], yticks=[])
     image = (axes[-1].images or axes[-1].collections)[0]
     assert isinstance(image, AxesImage | QuadMesh)
     if bar:
-        scales.add_bar(image, axes, _unit([cells for cells, _ in maps]), extend)
+        add_bar(image, axes, _unit([cells for cells, _ in maps]), extend)
     return image
 
 

@@ -43,13 +43,18 @@ from clearhead.drawing.page.head_arrays import (
     small_maps,
     strongest_links,
 )
-from clearhead.drawing.page.head_rows import rows_of_heads
-from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.page import write_page
-from clearhead.drawing.page.payload import Deflated, Payload, deflated
+from clearhead.drawing.page.payload import BYTE, WORD, Deflated, Payload, deflated, rounded
 from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
-from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
+from clearhead.drawing.page.runs import (
+    NAMES,
+    Layer,
+    Located,
+    Run,
+    names_of,
+    read_run,
+    rows_of_heads,
+)
 from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written
@@ -159,7 +164,7 @@ def write_heads(
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
         ArgumentError: code `page.one-run`, for names and tokens of a second run that there is not.
-        ClearheadError: as `heads_payload`, `read_run`, `names_of` and `with_photo` do; code `page.sample-type`.
+        ClearheadError: as `heads_payload`, `read_run`, `names_of` and `with_photos` do; code `page.sample-type`.
 
     Example:
         >>> import tempfile
@@ -193,7 +198,7 @@ def write_heads(
     text, layers = shown[0].text, shown[0].layers
     if title is None:
         words = () if text is None or options.get("tokens") is None else text.tokens
-        patches = pictured.patches
+        patches = {photo.text[at] for photo in pictured.photos for at in photo.places}
         title = beginning([word for word in words if word not in patches]) or "Attention"
     if note is None:
         size = max((each.weights.kv_len for each in layers if each.picture is None), default=0)

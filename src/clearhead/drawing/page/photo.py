@@ -15,10 +15,10 @@ from torch import Tensor
 from clearhead._common.checks import as_int, as_ints
 from clearhead._common.lazy import importing
 from clearhead._text import format_bytes, patch_names, shown
+from clearhead.drawing.colours import png
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.runs import Layer, Run
 from clearhead.drawing.page.texts import offsets, read_text
-from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
@@ -60,11 +60,6 @@ class Pictured(NamedTuple):
     photos: Sequence[Photo] = ()
     skip: int | None = None
     left_out: int = 0
-
-    @property
-    def patches(self) -> set[str]:
-        """The names of all patches."""
-        return {photo.text[at] for photo in self.photos for at in photo.places}
 
 
 def read_pictures(options: PageOptions) -> Pictured:
@@ -119,8 +114,8 @@ def read_pictures(options: PageOptions) -> Pictured:
         patches = " + ".join(f"{rows} × {columns}" for rows, columns in grids)
         raise ArgumentError(
             "page.grid",
-            "the patches of all pictures, rows × columns, must be as many as the tokens that equal image_token; got "
-            f"{patches} patches, and {len(places)} tokens {shown(token)}.",
+            "the patches of all pictures, rows × columns, must be as many as the tokens that equal image_token, or the "
+            f"pixels of image_sizes fit one layout of tiles; got {patches}, and {len(places)} tokens {shown(token)}.",
         )
     rest = iter(places)
     parts = [tuple(islice(rest, math.prod(size))) for size in grids]
@@ -214,8 +209,8 @@ def _tiled(
     """Return two views of each picture, their rows and columns, and the places of patches, for `image_sizes`.
 
     A model that cuts pictures into tiles of side × side patches reads the whole as one of them, and then the tiles as
-    one grid, without the padding around the picture and with a token at the end of each row. Raises ArgumentError, code
-    `page.grid`, if several or no tiles fit, and as `_runs`.
+    one grid, without the padding around the picture, and a token at the end of each row. If several or no tiles fit,
+    the arguments are returned. Raises as `_runs`.
     """
     views, grids, kept = [], [], []
     for content, (high, wide), run in zip(contents, sizes, _runs(contents, places), strict=True):
@@ -229,12 +224,7 @@ def _tiled(
             if side**2 + rows * (columns + 1) == len(run):
                 fits.add((side, rows, columns))
         if len(fits) != 1:
-            found = " or ".join(f"{side} × {side} + {r} × {c}" for side, r, c in sorted(fits))
-            raise ArgumentError(
-                "page.grid",
-                f"the {len(run)} tokens of a picture of {high} × {wide} pixels must be those of a tile, and of rows of "
-                f"tiles with a token at the end of each; got {found or 'neither'}.",
-            )
+            return list(contents), _merged(sizes, 0), places
         ((side, rows, columns),) = fits
         views += [content] * 2
         grids += [(side, side), (rows, columns)]
@@ -353,7 +343,7 @@ def with_photos(payload: Payload, pictured: Pictured) -> Payload:
     if not pictured.photos:
         return payload
     texts = payload.data["texts"]
-    layers = sorted(payload.data["layers"], key=lambda each: each["keys"])
+    layers = sorted(payload.data["layers"], key=lambda layer: layer["keys"])
     keys = {each["key"]["text"]: each["keys"] for each in layers}
     contents = list(dict.fromkeys(each.content for each in pictured.photos))
     entries = [
@@ -372,6 +362,5 @@ def with_photos(payload: Payload, pictured: Pictured) -> Payload:
         f"photo{number}": torch.frombuffer(bytearray(each), dtype=torch.uint8)
         for number, each in enumerate(contents)
     }
-    return replace(
-        payload, data={**payload.data, "photos": entries}, arrays={**payload.arrays, **arrays}
-    )
+    data = {**payload.data, "photos": entries}
+    return replace(payload, data=data, arrays={**payload.arrays, **arrays})
