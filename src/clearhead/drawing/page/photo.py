@@ -163,7 +163,7 @@ def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int
     return [(each[-2] // side, each[-1] // side) for each in sizes]
 
 
-def _fitting(contents: Sequence[bytes], places: Sequence[int]) -> list[tuple[int, int]]:
+def _fitting(contents: Sequence[bytes], places: list[int]) -> list[tuple[int, int]]:
     """Return rows and columns of the patches of pictures, each a run of places.
 
     They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if several
