@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
-from itertools import islice, pairwise, product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from clearhead.drawing.page.texts import offsets, read_text
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
+from clearhead.watching.finding import image_numbers
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 """The first bytes of a file."""
@@ -98,16 +99,25 @@ def read_pictures(options: PageOptions) -> Pictured:
     in_source = source_tokens is not None or (whole and tokens is not None)
     if whole:
         text = patch_names((0, 0), skip) + [""] * sum(map(math.prod, sizes or ()))
-        places = list(range(skip, len(text)))
+        places, runs = list(range(skip, len(text))), []
     else:
         name, given = ("source_tokens", source_tokens) if in_source else ("tokens", tokens)
         text = list(read_text(name, given, options.get("sample", 0)).tokens)
-        wanted = token if isinstance(token, str) else f"#{token}"
-        places = [at for at, each in enumerate(text) if each == wanted]
+        numbers = image_numbers(text, token if isinstance(token, str) else f"#{token}").tolist()
+        places = [at for at, number in enumerate(numbers) if number >= 0]
+        runs = [[at for at in places if numbers[at] == each] for each in range(1 + max(numbers))]
+    in_pixels = not whole and sizes is not None and len(sizes[0]) == 2
+    in_pixels = in_pixels and sum(map(math.prod, sizes or ())) > 9 * len(places) > 0
+    if (sizes is None or in_pixels) and len(runs) != len(contents):
+        raise ArgumentError(
+            "page.grid",
+            f"without grid the patches of each picture are a run of tokens; got {len(contents)} pictures and "
+            f"{len(runs)} runs. Pass grid=[(rows, columns)] of each, or the processor's image_grid_thw.",
+        )
     if sizes is None:
-        grids = _fitting(contents, places)
-    elif not whole and len(sizes[0]) == 2 and sum(map(math.prod, sizes)) > 9 * len(places) > 0:
-        contents, grids, places = _tiled(contents, sizes, places)
+        grids = _fitting(contents, list(map(len, runs)))
+    elif in_pixels:
+        contents, grids, places = _tiled(contents, sizes, runs)
     else:
         grids = _merged(sizes, len(places))
     if not places or sum(map(math.prod, grids)) != len(places):
@@ -163,15 +173,15 @@ def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int
     return [(each[-2] // side, each[-1] // side) for each in sizes]
 
 
-def _fitting(contents: Sequence[bytes], places: list[int]) -> list[tuple[int, int]]:
-    """Return rows and columns of the patches of pictures, each a run of places.
+def _fitting(contents: Sequence[bytes], lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return rows and columns of the patches of pictures, of which each has a run of patches with one of the lengths.
 
     They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if several
-    or no sizes fit, and as `_runs`.
+    or no sizes fit.
     """
     grids = []
-    for run, content in zip(_runs(contents, places), contents, strict=True):
-        length, (high, wide) = len(run), _sides(content)
+    for length, content in zip(lengths, contents, strict=True):
+        high, wide = _sides(content)
         pairs = [(rows, length // rows) for rows in range(1, length + 1) if length % rows == 0]
         # High times columns and wide times rows are equal, but for the rounding of both to whole patches.
         fits = [
@@ -190,30 +200,17 @@ def _fitting(contents: Sequence[bytes], places: list[int]) -> list[tuple[int, in
     return grids
 
 
-def _runs(contents: Sequence[bytes], places: list[int]) -> list[list[int]]:
-    """Return the places of each picture, a run; ArgumentError, code `page.grid`, for another number of runs."""
-    ends = [at for at, (place, later) in enumerate(pairwise(places), 1) if later - place > 1]
-    runs = [places[start:end] for start, end in pairwise([0, *ends, len(places)])]
-    if len(runs) != len(contents):
-        raise ArgumentError(
-            "page.grid",
-            f"without rows and columns the patches of each picture are a run of tokens; got {len(contents)} pictures "
-            f"and {len(runs)} runs. Pass grid=[(rows, columns)] of each, or the processor's image_grid_thw.",
-        )
-    return runs
-
-
 def _tiled(
-    contents: Sequence[bytes], sizes: Sequence[tuple[int, ...]], places: list[int]
+    contents: Sequence[bytes], sizes: Sequence[tuple[int, ...]], runs: Sequence[list[int]]
 ) -> tuple[list[bytes], list[tuple[int, int]], list[int]]:
     """Return two views of each picture, their rows and columns, and the places of patches, for `image_sizes`.
 
     A model that cuts pictures into tiles of side × side patches reads the whole as one of them, and then the tiles as
     one grid, without the padding around the picture, and a token at the end of each row. If several or no tiles fit,
-    the arguments are returned. Raises as `_runs`.
+    the arguments are returned, with the places in order.
     """
     views, grids, kept = [], [], []
-    for content, (high, wide), run in zip(contents, sizes, _runs(contents, places), strict=True):
+    for content, (high, wide), run in zip(contents, sizes, runs, strict=True):
         fits: set[tuple[int, int, int]] = set()
         for side, down, across in product(range(1, math.isqrt(len(run)) + 1), *2 * [range(1, 7)]):
             rows, columns = side * down, side * across
@@ -224,7 +221,7 @@ def _tiled(
             if side**2 + rows * (columns + 1) == len(run):
                 fits.add((side, rows, columns))
         if len(fits) != 1:
-            return list(contents), _merged(sizes, 0), places
+            return list(contents), _merged(sizes, 0), [at for run in runs for at in run]
         ((side, rows, columns),) = fits
         views += [content] * 2
         grids += [(side, side), (rows, columns)]
