@@ -18,7 +18,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from clearhead.samples.packages import SAMPLES
+from clearhead.samples.models import SAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / ".cache" / "bounds"

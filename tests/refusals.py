@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clearhead as ch
-from clearhead.cli.error_codes import error_codes
+from clearhead.cli.explain import error_codes
 
 SENTENCES = error_codes()
 

@@ -51,7 +51,7 @@ export interface TokenNumbers {
   links: [number, number | null][];
 }
 
-/** How the weight of a pair comes about (matrix/pairs.py). */
+/** How the weight of a pair comes about (matrix/map_tiles.py). */
 export interface PairStages {
   query: (number | null)[];
   key: (number | null)[];

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead._common.foreign_names import SIZE_NAMES
-from clearhead._common.foreign_words import SIZES, WORDS
+from clearhead._common.foreign_names import SIZE_NAMES, SIZES, WORDS
 from clearhead._common.hints import hint_at, with_hints
 from clearhead.errors import ArgumentTypeError
 from tests.surface import public_objects

@@ -18,7 +18,7 @@ from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import read_pictures, with_photos
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
-from clearhead.matrix.pairs import stages_of_pair
+from clearhead.matrix.map_tiles import stages_of_pair
 from tests.browser.conftest import DESKTOP, PHONE, TWO_FRAMES, Opens, still
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]

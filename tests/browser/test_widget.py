@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.trace_page import trace_payload
-from clearhead.drawing.notebook.exact_tiles import answer
+from clearhead.drawing.notebook.widget import answer
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 import clearhead as ch
-from clearhead._common import docs_pages
+from clearhead._common import lessons
+from clearhead._common.lessons import docs
 from clearhead.cli import explain
 from clearhead.testing.trains import CODES
 from tests.cli.commands import invoke, lines
@@ -102,8 +103,8 @@ def test_the_lessons_are_read_where_the_wheel_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wheel holds them in `clearhead/docs`; a checkout, and an editable install, next to `src`."""
-    assert docs_pages.docs("lessons") == ROOT / "docs" / "lessons"
+    assert docs("lessons") == ROOT / "docs" / "lessons"
     package = tmp_path / "site-packages" / "clearhead"
     (package / "docs" / "lessons").mkdir(parents=True)
-    monkeypatch.setattr(docs_pages, "PACKAGE", package)
-    assert docs_pages.docs("lessons") == package / "docs" / "lessons"
+    monkeypatch.setattr(lessons, "PACKAGE", package)
+    assert docs("lessons") == package / "docs" / "lessons"

@@ -365,7 +365,7 @@ def test_an_interruption_of_a_long_text_leaves_no_file(
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clearhead.drawing.figures.png_files.save_png", interrupted)
+    monkeypatch.setattr("clearhead.drawing.figures.head_map.save_png", interrupted)
     file = tmp_path / "map.png"
     result = invoke(*["show", "--file", book, "--model", llama, "--layer", "0", "--png", str(file)])
     assert result.exit_code == 130
@@ -406,7 +406,7 @@ def test_an_extra_missing_for_show_is_named(
     monkeypatch.setattr("clearhead.integrations.huggingface.load", load)  # anew
     monkeypatch.setitem(sys.modules, package, None)
     for name in list(sys.modules):
-        if name.startswith(("clearhead.drawing.figures.png_files", "clearhead.drawing.figures")):
+        if name.startswith(("clearhead.drawing.figures.head_map", "clearhead.drawing.figures")):
             monkeypatch.delitem(sys.modules, name)
     result = invoke("show", "word", *options)
     assert result.exit_code == 1

@@ -5,8 +5,8 @@ import io
 import torch
 from PIL import Image
 
-from clearhead.drawing.notebook.inline.pictures import SHADES
-from clearhead.drawing.png import png
+from clearhead.drawing.colours import png
+from clearhead.drawing.notebook.inline.matrices import SHADES
 
 
 def test_others_read_a_table_of_colours() -> None:

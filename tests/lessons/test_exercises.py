@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import clearhead as ch
-from clearhead._common.exercises import Exercise, exercises_of
-from clearhead._common.lessons import LESSONS
+from clearhead._common.lessons import LESSONS, Exercise, exercises_of
 from tests.checking.bank.texts import digest, module_of
 
 EXERCISES = [each for number in LESSONS for each in exercises_of(number).values()]

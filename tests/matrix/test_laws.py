@@ -13,8 +13,8 @@ from clearhead import AttentionMatrix
 from clearhead.matrix import parts
 from clearhead.matrix.links import strongest_links
 from clearhead.matrix.roles import summary_with_roles
+from clearhead.matrix.rollout import WeightGradients
 from clearhead.matrix.totals import totals_of
-from clearhead.matrix.weight_gradients import WeightGradients
 from tests.attention.kernels.definition import Tensors, defined
 from tests.attention.kernels.problems import problems
 from tests.matrix.tensors import tensors_of

@@ -6,7 +6,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
-from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
+from clearhead.matrix.rollout import WeightGradients, relevance_of
 from tests.matrix.test_matrix import inputs
 from tests.matrix.test_reductions import close
 from tests.matrix.test_sweep import EVERY, SIZES, chunks_of

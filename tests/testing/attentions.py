@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clearhead as ch
-from clearhead.testing.features import FEATURES
+from clearhead.testing.posing import FEATURES
 
 ALL = frozenset(FEATURES)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.testing import ConformanceCase, conformance
-from clearhead.testing.features import FEATURES, apart
+from clearhead.testing.posing import FEATURES, apart
 from tests.refusals import refusals
 from tests.surface import ROOT
 from tests.testing import attentions as those

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError
-from clearhead.watching.context_calls import ContextCalls, without_numbers
 from clearhead.watching.continuing import PORTION
+from clearhead.watching.kept_by_path import ContextCalls, without_numbers
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
 from tests.memory import LargestTensor, LiveTensors

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from difflib import get_close_matches
 from typing import Any, TypeVar, Unpack, cast, get_args, get_origin
 
-from clearhead._common.foreign_names import role, side_of, size_of
-from clearhead._common.foreign_words import PLACES, SIZES, WORDS
+from clearhead._common.foreign_names import PLACES, SIZES, WORDS, role, side_of, size_of
 from clearhead.errors import ArgumentTypeError
 
 Called = TypeVar("Called", bound=Callable[..., Any])

@@ -57,7 +57,7 @@ def _sources(package: str, stub: Path) -> dict[str, tuple[str, bool]]:
 
 def no_name(package: str, name: str) -> AttributeError:
     """Return the AttributeError for a name that a package lacks, with its equivalent here if there is one."""
-    return import_module("clearhead._common.foreign_words").no_name(package, name)
+    return import_module("clearhead._common.foreign_names").no_name(package, name)
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def sample(module: str) -> Any:
     """Return a module of `clearhead.samples`, which has the model that is read where none is named.
 
     Example:
-        >>> sample("packages").SAMPLES["minilm"].licence
+        >>> sample("models").SAMPLES["minilm"].licence
         'Apache-2.0'
     """
     return import_module(f"clearhead.samples.{module}")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 import torch
 
 from clearhead._common.checks import check_bool, check_sizes
-from clearhead._common.foreign_words import Answering
+from clearhead._common.foreign_names import Answering
 from clearhead._common.lazy import drawing
 from clearhead._text import readable, shown
 from clearhead.errors import ArgumentError, MissingExtraError, SelectionError
@@ -215,7 +215,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
 
     def _repr_html_(self) -> str:
         """Return the rows as an HTML table for a notebook."""
-        return drawing("notebook.inline.tables").rows_html(self)
+        return drawing("notebook.inline.markup").rows_html(self)
 
     def _cell(self, value: object) -> str:
         """Return a value as the text of a cell; "" for None."""

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from clearhead import stages
 from clearhead._common.checks import as_int
-from clearhead._common.exercises import exercises_of
-from clearhead._common.lessons import LESSONS, LessonRow
+from clearhead._common.lessons import LESSONS, LessonRow, exercises_of
 from clearhead._text import shown
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached

@@ -217,7 +217,7 @@ def check(
     if as_json:
         print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
-        from clearhead.drawing.terminal.checked import print_report
+        from clearhead.drawing.terminal.scanned import print_report
 
         notes = {
             name: tuple(map(_as_options, getattr(report, name))) for name in ("told", "unverified")
@@ -241,7 +241,7 @@ def _watched(
     Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `memory` is in GB, None for no
     limit. `everything` also prints measured values and what was not judged.
     """
-    from clearhead.drawing.terminal.checked import print_report
+    from clearhead.drawing.terminal.scanned import print_report
 
     kept = check_process.Kept()
     try:

@@ -15,7 +15,7 @@ from clearhead._text import readable
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.lesson_command import lesson
-from clearhead.cli.samples import samples
+from clearhead.cli.loading import samples
 from clearhead.cli.show import show
 from clearhead.cli.trace_command import trace
 from clearhead.errors import ClearheadError

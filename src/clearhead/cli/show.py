@@ -102,7 +102,7 @@ def show(
         check_writable(written)
     if png is not None:
         import clearhead.drawing.figures  # noqa: F401 — says at once what is to be installed
-    from clearhead.drawing.page.located import LONG
+    from clearhead.drawing.page.runs import LONG
 
     console = Console()
     if image is not None:
@@ -155,7 +155,7 @@ def show(
         say(console, f"Queries and keys are in {saved}; ch.load reads them")
     if png is not None:
         with busy("drawing"):
-            from clearhead.drawing.figures.png_files import head_picture, save_png
+            from clearhead.drawing.figures.head_map import head_picture, save_png
 
             title = f"layer {shown.layer}, head {shown.head}"
             weights, visible = shown.weights()

@@ -12,20 +12,20 @@ something, and keys that are hidden from all of them are left out (`editing/resc
 drawn from a stream of its own. Each operation counts what it changed (`report.py`), and what attended and
 cannot be edited is `missing`, as in `watch`.
 
-Nothing is hung on the model: an edit follows what runs by the hooks on all modules (`editing/hooks.py`), and
+Nothing is hung on the model: an edit follows what runs by the hooks on all modules (`editing/entering.py`), and
 belongs to the context that entered it (`editing/entering.py`). A `with` alone owns its use, and the hooks
 know it weakly, so that nothing outlives the block. Autograd's threads get the caller's edits by PyTorch's
 thread-local store. The fast paths of PyTorch's layers give no context of a head, so what says whether they
 are on says no while an edited model runs.
 
-Positions are those of the sequence (`editing/places.py`): the length of a KV cache is read, since with a
+Positions are those of the sequence (`editing/call_positions.py`): the length of a KV cache is read, since with a
 window or a static cache the number of keys does not show it. Where positions are unknown, what needs them
 is refused.
 
 Operations on z are `OfContext` (`editing/context_operations.py`); a query takes the context of its position,
 and another length is refused at the latest when the block ends. In `effects` every patch is a replaced z, since
-upstream of it is the corrupt run, so two runs give all of them (`editing/patching.py`). Of a short text several edits
-are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
+upstream of it is the corrupt run, so two runs give all of them (`editing/activation_patching.py`). Several edits of a
+short text are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
 (`editing/measuring.py`). A run begins at the edited block where the output of the blocks before it
 can be given again (`editing/replaying.py`).
 `paths` freezes by the same replaced z, and next to attention the outputs of all modules with weights in its

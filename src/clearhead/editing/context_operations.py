@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.editing.call_positions import Places
 from clearhead.editing.operation import Operation, chosen_queries
-from clearhead.editing.places import Places
 from clearhead.editing.selections import Selection
 from clearhead.errors import EditError
-from clearhead.matrix.contexts import Contexts
+from clearhead.matrix.head_results import Contexts
 
 
 class HeadsAt(NamedTuple):

@@ -17,16 +17,15 @@ from torch import nn
 
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.elements import Drawn
-from clearhead._common.foreign_words import Answering
+from clearhead._common.foreign_names import Answering
 from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import in_backward, is_compiled
 from clearhead._text import kind_of, shown
 from clearhead.attention.problem import Problem
-from clearhead.editing import entering, hooks
+from clearhead.editing import entering
+from clearhead.editing.call_positions import Running
 from clearhead.editing.layer_edit import LayerEdit
-from clearhead.editing.operation import Operation
-from clearhead.editing.places import Running
-from clearhead.editing.report import EditReport, Tally
+from clearhead.editing.operation import EditReport, Operation, Tally
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.finding import attending
 from clearhead.watching.hooks import installing
@@ -154,7 +153,7 @@ class Edit(Answering, Drawn):
         for _, _, operation in self._operations:
             operation.tally = Tally()
         try:
-            entering.enter(use, hooks.install)
+            entering.enter(use)
             installing.hold(self._modules.values())
         except BaseException:
             self._end()

@@ -13,11 +13,7 @@ from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
-from clearhead.editing.edit import followed, is_like
-from clearhead.editing.layer_edit import Means
-from clearhead.editing.measuring import measured
-from clearhead.editing.metrics import Metric, Progress, check_metric, number_of, reporter
-from clearhead.editing.patching import (
+from clearhead.editing.activation_patching import (
     Heads,
     Patch,
     Patched,
@@ -27,6 +23,16 @@ from clearhead.editing.patching import (
     contexts_in,
     head_of,
     patched_contexts,
+)
+from clearhead.editing.edit import followed, is_like
+from clearhead.editing.layer_edit import Means
+from clearhead.editing.measuring import (
+    Metric,
+    Progress,
+    check_metric,
+    measured,
+    number_of,
+    reporter,
 )
 from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers

@@ -1,18 +1,29 @@
-"""The uses of edits, and the edits that are active in this context, by `contextvars`.
+"""The uses of edits, the edits that are active in this context, by `contextvars`, and their hooks.
 
-So a thread that edits nothing runs the model as it is, next to one that edits it.
+So a thread that edits nothing runs the model as it is, next to one that edits it. Each active edit follows the running
+modules, and edits the calls of its model.
 """
 
 import ctypes
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
+from torch import nn
+
 from clearhead._common.torch_internals import in_backward, private
-from clearhead.watching.hooks import installing
+from clearhead._common.undoing import Undo
+from clearhead.attention.problem import Problem
+from clearhead.editing.call_positions import places_of
+from clearhead.editing.context_operations import OfContext
+from clearhead.editing.edited_call import EditedCall
+from clearhead.editing.operation import Operation
+from clearhead.errors import EditError
+from clearhead.watching.hooks import installing, running, tap
+from clearhead.watching.recording import of_texts
 
 Leave = TypeVar("Leave", bound=Callable[..., None])
 
@@ -52,9 +63,9 @@ def by_use(leave: Leave) -> Leave:
     return cast(Leave, _Exit(leave))
 
 
-def enter(use: Use, *more: installing.Install) -> None:
-    """Install the hooks, and `more` hooks of edits, for this use, and activate its edit in this context."""
-    installing.install(use, *more)
+def enter(use: Use) -> None:
+    """Install the hooks of watches and edits for this use, and activate its edit in this context."""
+    installing.install(use, _install)
     _entered.set((*(each for each in _entered.get() if each() is not None), weakref.ref(use)))
 
 
@@ -116,3 +127,71 @@ def kept_for_backward(key: str) -> Any:
         (3, None)
     """
     return private("_C._get_obj_in_tls")(key) if private("_C._is_key_in_tls")(key) else None
+
+
+class _Editing:
+    """Listener of the hooks that passes running modules and calls to each active edit."""
+
+    def is_running(self) -> bool:
+        """Return True while a model with an active edit of this context runs in this thread."""
+        return any(each._stack for each in in_force())
+
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        """Pass a module that starts to run to the active edits; `named` are its keyword arguments, or None."""
+        for each in in_force():
+            each._enter_module(module, inputs, named)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """Pass a module that has run to the active edits."""
+        for each in in_force():
+            each._leave_module(module, output)
+
+    def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
+        """Return a call with the operations of all active edits on it; None if none is for its module.
+
+        Each edit counts the call. Raises EditError, code `edit.checkpoint`, in a backward pass outside of any module.
+        """
+        problem: Problem | None = None
+        operations: list[Operation] = []
+        place, at = "", None
+        edits = in_force()
+        if in_backward() and not running.stack() and any(each._operations for each in edits):
+            raise EditError(
+                "edit.checkpoint",
+                "what runs again in a backward pass must be a module, so that it is known where it stands in "
+                "the model that is edited; a function attended there. Give torch.utils.checkpoint the module "
+                "that attends.",
+            )
+        for each in edits:
+            found = each._operations_on(child)
+            if found is None:
+                continue
+            if problem is None:
+                with tap.guard():
+                    problem = of_texts(read(), found[0])
+            with tap.guard():
+                at = places_of(each._stack, problem)
+            place = found[0]
+            each.note(place, problem)
+            operations += found[1]
+        if problem is None or at is None or not operations:
+            return None
+        call = EditedCall(problem, operations, at, place)
+        ablated = any(isinstance(each, OfContext) for each in operations)
+        return tap.Edited(call.read, call.context, ablated)
+
+
+_editing = _Editing()
+
+
+def _witness(kind: str, shape: tuple[int, ...]) -> None:
+    """Note attention that cannot be edited in every active edit."""
+    for each in in_force():
+        each._witness(kind, shape)
+
+
+def _install(undo: Undo) -> None:
+    """Have the active edits follow modules and edit calls, until `undo` is run."""
+    tap.register(undo, tap.editors, _editing)
+    tap.register(undo, tap.witnesses, _witness)
+    tap.register(undo, running.followers, _editing)

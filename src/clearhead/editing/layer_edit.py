@@ -7,16 +7,16 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.checks import as_ints, check_head_numbers, check_number, check_tensor
-from clearhead._common.foreign_words import Answering, no_attribute
+from clearhead._common.foreign_names import Answering, no_attribute
 from clearhead._text import kind_of, shown
 from clearhead.editing.context_operations import Find, OfContext
+from clearhead.editing.edited_call import Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.operation import Operation
-from clearhead.editing.operations import Hide, Patterns, Restrict, ScaleKeys
 from clearhead.editing.selections import heads_text, selection
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.masks.base import Mask
-from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
+from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.totals import Totals
 from clearhead.watching.seen import Seen

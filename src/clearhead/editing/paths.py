@@ -13,11 +13,7 @@ from clearhead._common.foreign_names import side_of
 from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.attention.planning import run
-from clearhead.editing.context_operations import HeadsAt, OfContext
-from clearhead.editing.edit import Edit, followed
-from clearhead.editing.effects import Effects, effect
-from clearhead.editing.metrics import Progress, check_metric, number_of, reporter
-from clearhead.editing.patching import (
+from clearhead.editing.activation_patching import (
     CallContexts,
     Heads,
     Patched,
@@ -29,6 +25,10 @@ from clearhead.editing.patching import (
     head_of,
     is_head,
 )
+from clearhead.editing.context_operations import HeadsAt, OfContext
+from clearhead.editing.edit import Edit, followed
+from clearhead.editing.effects import Effects, effect
+from clearhead.editing.measuring import Progress, check_metric, number_of, reporter
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads

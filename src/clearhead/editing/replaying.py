@@ -20,8 +20,8 @@ from torch.utils import _pytree
 
 from clearhead._common.checks import arguments_of
 from clearhead._common.undoing import undoing
+from clearhead.editing.activation_patching import copies_of, samples_of
 from clearhead.editing.edit import followed
-from clearhead.editing.patching import copies_of, samples_of
 from clearhead.watching.hooks import installing, running, tap
 from clearhead.watching.hooks.transformers import grows_by_update
 from clearhead.watching.stream import called

@@ -238,7 +238,7 @@ def _no_logits(name: str) -> ModelError:
 
 def _packaged() -> str:
     """Return the folder of the sample MiniLM's weights; MissingExtraError if it is not installed."""
-    return str(sample("packages").SAMPLES["minilm"].weights())
+    return str(sample("models").SAMPLES["minilm"].weights())
 
 
 def _looks_like_a_path(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_words import CACHES, cache_of
+from clearhead._common.foreign_names import CACHES, cache_of
 from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError

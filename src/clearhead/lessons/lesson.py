@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from clearhead._common.docs_pages import docs
-from clearhead._common.exercises import exercises_of
-from clearhead._common.lessons import LESSONS, LessonRow
+from clearhead._common.lessons import LESSONS, LessonRow, docs, exercises_of
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
@@ -91,9 +89,9 @@ class Lesson:
         """The Python file to begin with: a docstring with the command that grades it, the stubs, and the exercises."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
-        head = f"Lesson {row.number}: {row.title}\n\n`{row.told}` prints the lesson"
+        head = f"Lesson {row.number}: {row.title}\n\n`{row.command}` prints the lesson"
         head += f", and `clearhead lesson {row.number} --notebook` makes a notebook of it."
-        head += "\nWrite what is missing where it says `...`, then ask"
+        head += "\nReplace each `...` with your code, then run"
         head = f'"""{head}\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(
             each.source for role in ("write", "exercise") for each in self.of_role(role)

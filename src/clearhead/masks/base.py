@@ -284,17 +284,8 @@ class Mask(Filed, ABC):
             key
             one cell = 391 × 391 tokens
         """
-        return drawing("figures").of_mask(
-            self,
-            query_len,
-            kv_len,
-            sample=sample,
-            head=head,
-            tokens=tokens,
-            source_tokens=source_tokens,
-            cells=cells,
-            ax=ax,
-        )
+        words, place = (tokens, source_tokens), (sample, head)
+        return drawing("figures").of_mask(self, query_len, kv_len, words, place, cells, ax)
 
     def figure(
         self,
@@ -323,7 +314,7 @@ class Mask(Filed, ABC):
             >>> ch.causal().figure(6)
             figure of causal(): 6 queries × 6 keys; mask; edited: mask
         """
-        made = drawing("element.mask_figure").of_mask
+        made = drawing("element.figure").of_mask
         return made(self, query_len, kv_len, sample=sample, head=head, start=start)
 
     # What combines masks is made of them, and so imported here and not above.
@@ -369,7 +360,7 @@ class Mask(Filed, ABC):
 
     def _repr_html_(self) -> str:
         """Return the mask as HTML for a notebook; the drawing is imported on first use."""
-        return drawing("notebook.inline.mask_grid").mask_html(self)
+        return drawing("notebook.inline.matrices").mask_html(self)
 
 
 def check_mask(other: object) -> Mask:

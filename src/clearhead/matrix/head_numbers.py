@@ -124,7 +124,7 @@ class Roles(Drawn):
 
     def _repr_html_(self) -> str:
         """Return the roles as an HTML table for a notebook; the drawing is imported on first use."""
-        return drawing("notebook.inline.tables").roles_html(self)
+        return drawing("notebook.inline.markup").roles_html(self)
 
 
 class HasHeads(Protocol):

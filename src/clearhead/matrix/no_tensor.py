@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Never, cast
 
 from torch import Tensor
 
-from clearhead._common.foreign_words import Answering, no_attribute
+from clearhead._common.foreign_names import Answering, no_attribute
 from clearhead.errors import ArgumentTypeError
 
 

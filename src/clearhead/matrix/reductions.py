@@ -10,9 +10,8 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.attention.problem import Problem
-from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.chunk import Chunk, largest_of_rows, top_of_any, top_of_finite
 from clearhead.matrix.indexing import bins
-from clearhead.matrix.row_maxima import largest_of_rows, top_of_any, top_of_finite
 from clearhead.matrix.summary import TopK
 from clearhead.sharding.sharding import Sharding
 

@@ -12,8 +12,8 @@ from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.indexing import read_index
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
-from clearhead.watching.calls import Call
+from clearhead.matrix.rollout import WeightGradients, relevance_of
+from clearhead.watching.module_calls import Call
 from clearhead.watching.seen import Seen
 
 

@@ -4,8 +4,17 @@
 from the index, so nothing else of clearhead needs one.
 """
 
-from clearhead.samples.models import Sample, dinov2, minilm, rxnmapper, smollm2, whisper
-from clearhead.samples.packages import SAMPLES, SamplePackage, install
+from clearhead.samples.models import (
+    SAMPLES,
+    Sample,
+    SamplePackage,
+    dinov2,
+    install,
+    minilm,
+    rxnmapper,
+    smollm2,
+    whisper,
+)
 
 __all__ = [
     "SAMPLES",

@@ -1,5 +1,5 @@
 from .asserting import assert_attention
-from .cases import ConformanceCase
+from .conformance_cases import ConformanceCase
 from .suite import conformance
 from .tolerances import assert_no_worse
 from .trains import assert_trains, check_training

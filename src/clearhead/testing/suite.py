@@ -13,9 +13,8 @@ from clearhead._text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.testing.asserting import chosen
-from clearhead.testing.cases import ConformanceCase
-from clearhead.testing.features import FEATURES, MASKS, apart
-from clearhead.testing.posing import LEFT, Sizes
+from clearhead.testing.conformance_cases import ConformanceCase
+from clearhead.testing.posing import FEATURES, LEFT, MASKS, Sizes, apart
 
 # Of no size that another axis has.
 HEAD_DIMS = (19, 5, 16)

@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -19,8 +20,7 @@ from clearhead.layers.caches import Cache, CacheBundle
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.stages import Stages
-from clearhead.tracing.traced_call import Step, TracedCall, input_steps, stage_axes
-from clearhead.tracing.traced_projections import TracedProjection, of_layer
+from clearhead.tracing.traced_call import Step, TracedCall, input_steps, of_layer, stage_axes
 
 
 def check_call(
@@ -64,7 +64,7 @@ def attend_call(
     problem = make_problem(query, key, value, **options)
     lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
     computed = Stages(*(problem.restore(tensor) for tensor in eager.compute(problem)))
-    return _traced("attend", problem, lead, computed, {}, {}, kernel=kernel)
+    return _traced("attend", problem, lead, computed, {}, kernel=kernel)
 
 
 def layer_call(
@@ -85,14 +85,13 @@ def layer_call(
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
     inputs = {"x": x} if context is None else {"x": x, "source": context}
-    projections = of_layer(
-        layer, problem, inputs, computed.context, output, is_cached=cache is not None
-    )
+    cached = cache is not None
+    projections = of_layer(layer, problem, inputs, computed.context, output, is_cached=cached)
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
     title = f"MultiHeadAttention({layer.extra_repr()})"
-    return _traced(title, problem, lead, computed, inputs, projections, output)
+    return replace(_traced(title, problem, lead, computed, inputs, output), projections=projections)
 
 
 def _traced(
@@ -101,13 +100,12 @@ def _traced(
     lead: tuple[str, ...],
     computed: Stages,
     inputs: dict[str, Tensor],
-    projections: dict[str, TracedProjection],
     output: Tensor | None = None,
     kernel: str = "auto",
 ) -> TracedCall:
     """Return the trace of a problem and its stages; `lead` are the names of the axes before the last two.
 
-    Projections and output are those of a layer, empty for `attend`. The kernel is run once, to compare its context.
+    `output` is that of a layer, None for `attend`. The kernel is run once, to compare its context.
     """
     steps = input_steps(inputs)
     for name in ("query", "key", "value"):
@@ -140,7 +138,6 @@ def _traced(
         softcap=problem.softcap,
         dropout=problem.dropout,
         sinks=None if problem.sinks is None else problem.sinks.detach(),
-        projections=projections,
         kernel=chosen,
         difference=distance,
     )

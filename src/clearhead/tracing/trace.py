@@ -147,7 +147,7 @@ class Trace(Mapping[str, Tensor]):
 
     def _repr_html_(self) -> str:
         """Return the trace as HTML for a notebook."""
-        return drawing("notebook.inline.traces").trace_html(self)
+        return drawing("notebook.inline.markup").trace_html(self)
 
     def to_html(
         self,

@@ -1,11 +1,151 @@
-"""One traced call: its stages with their axes and formulas, and its settings."""
+"""One traced call: its stages with axes and formulas, its settings, and the linear maps around it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from clearhead.tracing.traced_projections import TracedProjection
+from clearhead.attention.problem import Problem
+from clearhead.layers.inputs import split_heads
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.parts import Part
+from clearhead.layers.query_key_norm import QueryKeyNorm
+from clearhead.layers.rotary import Rotary
+
+INPUTS = ("query", "key", "value")
+
+
+@dataclass(frozen=True, eq=False)
+class TracedProjection:
+    """One linear map: the stage is `input @ weight + bias`, head by head.
+
+    Attributes:
+        input: (..., tokens, width): x, source, or, of the output, the contexts of all heads side by side.
+        weight: (num_heads, width, head_dim), the transpose of nn.Linear's; (width, head_dim) where there
+            are no heads, and (width, output_dim) of the output.
+        bias: (num_heads, head_dim), or (head_dim,); None without one.
+        parts: the parts of the layer that change query, key or value afterwards, such as rotary
+            positions, or, of the output, the contexts before; empty where none does.
+        changes: how each of these parts comes to its number, in order; None where that of one is not known.
+
+    Example:
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> steps = ch.trace(layer, torch.randn(1, 3, 8))
+        >>> made = steps.projections["query"]
+        >>> torch.allclose(made.input[:, None] @ made.weight, steps["query"], atol=1e-6)
+        True
+    """
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    parts: str = ""
+    changes: tuple[dict[str, Any], ...] | None = None
+
+
+@torch.no_grad()
+def of_layer(
+    layer: MultiHeadAttention,
+    problem: Problem,
+    inputs: dict[str, Tensor],
+    context: Tensor,
+    output: Tensor,
+    *,
+    is_cached: bool,
+) -> dict[str, TracedProjection]:
+    """Return the linear maps of a layer by the name of their stage; {} if none can be shown.
+
+    Maps that are not plain, such as those of an adapter, are left out, and those whose result is not the stage though
+    the layer has no parts. So are those of keys and values if a cache has some of the keys and values.
+
+    Args:
+        layer: the layer.
+        problem: its query, key and value, after parts and cache.
+        inputs: x, and source if there is one.
+        context: (batch, num_heads, tokens, value_head_dim).
+        output: (batch, tokens, output_dim).
+        is_cached: True if keys and values are those of a cache.
+    """
+    x = inputs["x"]
+    source = inputs.get("source", x)
+    parts = ", ".join(type(part).__name__ for part in layer.parts)
+    projections, names = {}, dict(zip(INPUTS, (x, source, source), strict=True))
+    if type(layer)._project is not MultiHeadAttention._project:
+        names = {}
+    elif is_cached:
+        names = {"query": x}
+    for name, given in names.items():
+        stage, linear = getattr(problem, name), getattr(layer, f"{name}_projection")
+        heads, dim = stage.shape[-3], stage.shape[-1]
+        if not _is_plain(linear) or linear.out_features != heads * dim:
+            continue
+        made = split_heads(linear(_batched(given)), heads, dim, name)
+        same = _equal(made, stage)
+        if same or parts:
+            weight, bias = linear.weight.detach().T, linear.bias
+            projections[name] = TracedProjection(
+                given.detach(),
+                weight.unflatten(-1, (heads, -1)).movedim(-2, -3),
+                None if bias is None else bias.detach().unflatten(-1, (heads, -1)),
+                "" if same else parts,
+                None if same else _changes(layer.parts, name),
+            )
+    plain = context.transpose(1, 2).flatten(2)
+    for part in layer.parts:
+        context = part.transform_context(context, _batched(x))
+    joined = context.transpose(1, 2).flatten(2)
+    linear = layer.output_projection
+    if _is_plain(linear) and _equal(linear(joined), output):
+        given = joined if x.ndim == 3 else joined[0]
+        bias = None if linear.bias is None else linear.bias.detach()
+        changed = "" if _equal(joined, plain) else parts
+        projections["output"] = TracedProjection(
+            given.detach(), linear.weight.detach().T, bias, changed
+        )
+    return projections
+
+
+def _batched(tensor: Tensor) -> Tensor:
+    """Return a tensor of three axes unchanged, any other with a batch axis of 1 in front."""
+    return tensor if tensor.ndim == 3 else tensor[None]
+
+
+def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
+    """Return how each part of a layer changes the query, key or value; None if one does so in an unknown manner.
+
+    A rotation gives {"part", "layout", "turned"}, a norm of one head {"part", "eps", "weight"}; any change of the value
+    is unknown. Parts that do not change it are left out, so that () means unchanged.
+    """
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        kind = type(part)
+        if name == "value" or kind.transform_query_key is Part.transform_query_key:
+            if name == "value" and kind.transform_value is not Part.transform_value:
+                return None
+        elif kind.transform_query_key is Rotary.transform_query_key:
+            found.append({"part": kind.__name__, "layout": part.layout, "turned": part.rotated_dim})
+        elif kind.transform_query_key is QueryKeyNorm.transform_query_key and not part.is_wide:
+            norm = getattr(part, f"{name}_norm")
+            eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
+            found.append({"part": kind.__name__, "eps": eps, "weight": norm.weight.tolist()})
+        else:
+            return None
+    return tuple(found)
+
+
+def _is_plain(linear: Any) -> bool:
+    """Return True for an nn.Linear with its own forward, no forward hooks, and a weight that is no tensor subclass."""
+    if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
+        return False
+    return not linear._forward_hooks and type(linear.weight) in (Tensor, nn.Parameter)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same shape and exactly equal numbers; NaN equals NaN."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
 
 AXES = {
     "query": ("query_len", "head_dim"),

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.subject.locating import located
-from clearhead.tracing.traced_call import Expected, Step, TracedCall, input_steps
-from clearhead.tracing.traced_projections import TracedProjection
+from clearhead.tracing.traced_call import Expected, Step, TracedCall, TracedProjection, input_steps
 from clearhead.tracing.user_code import SIDES, Recording, record
 from clearhead.tracing.user_code_stages import (
     STAGE_OF,

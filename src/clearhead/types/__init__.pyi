@@ -7,8 +7,8 @@ from ..editing.effects import Effects
 from ..layers.converting.convert import Conversion
 from ..layers.converting.model_conversion import ModelConversion
 from ..masks import BlockMap
-from ..matrix.contexts import Contexts
 from ..matrix.head_numbers import Roles
+from ..matrix.head_results import Contexts
 from ..matrix.summary import Summary, TopK
 from ..matrix.totals import Totals
 from ..reading.head_circuits import Circuits

@@ -42,7 +42,7 @@ their numbers go with the matrix, its summary and its totals into figures, pages
 With `keep="gradients"` the hooks hand over the context of a call as well (`tap.change_of`), as it goes back
 into the model, so that a gradient can be taken with respect to it; query, key and value are not copied, since
 the graph holds them, and their versions tell whether the model wrote to them. A weight's gradient is gᵢ · vⱼ
-(`matrix/weight_gradients.py`), and a row of the relevance goes from layer to layer as a vector, by a
+(`matrix/rollout.py`), and a row of the relevance goes from layer to layer as a vector, by a
 reduction that forms relu(weights ∘ gradients) chunk by chunk. What has no context of its heads, PyTorch's
 layer that computes its weights, or whose context is none of weights · value, an ablated head, is refused
 when the gradient is asked for: the model must give its own output bit for bit, on its own kernel. A call is read with
@@ -61,7 +61,7 @@ and a save may come between, and written by `_common/writing.py`, which locks wh
 killed save left can be distinguished from one in progress.
 
 With contexts a call's z is copied as it goes back into the model; where none is available it is computed
-(`watching/context_calls.py`). Of keys a number each is kept, a sum of their bits by drawn factors, which
+(`watching/continuing.py`). Of keys a number each is kept, a sum of their bits by drawn factors, which
 shows which call continues which. The hooks say whether a call hands out a context, and whether it is ablated
 (`tap.Gives`).
 """

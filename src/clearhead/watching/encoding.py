@@ -19,8 +19,8 @@ from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
 from clearhead.masks.causal import Causal
-from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import RoleCounts, Roles
+from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.totals import Totals

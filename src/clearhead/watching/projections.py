@@ -10,8 +10,8 @@ from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.weights import weights_of
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.parts import Part
-from clearhead.matrix.contexts import Contexts
 from clearhead.matrix.head_numbers import numbers_of_heads
+from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 from torch import Tensor
 
 from clearhead._common.elements import element
-from clearhead._common.foreign_words import Answering
+from clearhead._common.foreign_names import Answering
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import FileOptions, PageOptions
-from clearhead.watching.calls import Kept
 from clearhead.watching.encoding import Record
 from clearhead.watching.files import read_seen, write
 from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
 from clearhead.watching.missing import Missing
+from clearhead.watching.module_calls import Kept
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, listed, source_paths
 from clearhead.watching.whole_record import WholeRecord

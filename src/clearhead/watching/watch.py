@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
-from clearhead.matrix.contexts import Contexts
+from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals

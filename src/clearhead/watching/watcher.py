@@ -18,14 +18,13 @@ from clearhead._text import readable
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.calls import Kept
-from clearhead.watching.context_calls import worked_out
 from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep, Kind
+from clearhead.watching.kept_by_path import Keep, Kind, worked_out
 from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
+from clearhead.watching.module_calls import Kept
 from clearhead.watching.recording import (
     Copies,
     head_numbers,

@@ -10,8 +10,8 @@ from clearhead._text import shown
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.head_results import HeadResults
 from clearhead.matrix.norms import Norms
-from clearhead.watching.calls import Kept
 from clearhead.watching.kept_by_path import KeptByPath
+from clearhead.watching.module_calls import Kept
 from clearhead.watching.projections import output_projection
 from clearhead.watching.token_ids import source_paths
 

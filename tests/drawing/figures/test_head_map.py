@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 
 import clearhead as ch
-from clearhead.drawing.figures import scales
+from clearhead.drawing.figures.cells import HIDDEN, NO_NUMBER
 from tests.drawing.figures.drawn import bar_label, blank, matrix, numbers, same, words
 
 SIX = ["The", "cat", "sat", "on", "the", "mat", "."]
@@ -34,8 +34,8 @@ def test_hidden_and_no_number_look_different() -> None:
     query[..., 1, :] = torch.nan
     axes = ch.AttentionMatrix(query, query.nan_to_num(), mask=ch.causal()).plot(head=0)
     map_, broken = axes.images
-    assert tuple(map_.cmap.get_bad()) == to_rgba(scales.HIDDEN)
-    assert broken.to_rgba(broken.get_array())[1, 0].tolist() == list(to_rgba(scales.NO_NUMBER))
+    assert tuple(map_.cmap.get_bad()) == to_rgba(HIDDEN)
+    assert broken.to_rgba(broken.get_array())[1, 0].tolist() == list(to_rgba(NO_NUMBER))
     drawn = ~np.ma.getmaskarray(broken.get_array())
     assert drawn.tolist() == [[False] * 3, [True, True, False], [False] * 3]
     assert bar_label(axes) == "attention weight (share of 1) grey: hidden orange: no number"

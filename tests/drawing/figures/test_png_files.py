@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.drawing.figures.png_files import head_picture, save_png
+from clearhead.drawing.figures.head_map import head_picture, save_png
 from clearhead.errors import FileError, MissingExtraError
 
 HOSTILE = ["$x^2$", "$\\frac{", "[red]", "\x1b[31m", "\u202eabc", "😀", "猫", "\n", "", "a" * 40]
@@ -111,10 +111,10 @@ def test_a_failure_to_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.png_files")
+    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.head_map")
     monkeypatch.delitem(sys.modules, "clearhead.drawing.figures")
     with pytest.raises(MissingExtraError, match=r"pip install '\.\[plot\]'"):
-        __import__("clearhead.drawing.figures.png_files")
+        __import__("clearhead.drawing.figures.head_map")
 
 
 def test_a_map_of_a_long_text(tmp_path: Path) -> None:

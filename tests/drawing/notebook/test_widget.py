@@ -13,7 +13,7 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.notebook import widget as notebook
-from clearhead.drawing.notebook.exact_tiles import answer
+from clearhead.drawing.notebook.widget import answer
 from clearhead.drawing.page.payload import MAGIC
 from clearhead.errors import MissingExtraError
 from tests.environment import break_package
@@ -125,7 +125,7 @@ def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: A
 def test_what_the_kernel_does_not_compute_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [matrix(), None]
     assert answer(known, 0, WHOLE | {"layer": 1}) == (None, b"")
-    monkeypatch.setattr("clearhead.matrix.tiles.EXACT_PAIRS", QUERIES * KEYS - 1)
+    monkeypatch.setattr("clearhead.matrix.map_tiles.EXACT_PAIRS", QUERIES * KEYS - 1)
     assert answer(known, 0, WHOLE) == (None, b"")
     assert answer(known, 0, WHOLE | {"rows": [0, 2]})[0] is not None
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.drawing.page import head_arrays, head_page, located
+from clearhead.drawing.page import head_arrays, head_page
+from clearhead.drawing.page import runs as page_runs
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
-from clearhead.drawing.page.payload import Deflated, Payload
-from clearhead.drawing.page.rounding import WORD
+from clearhead.drawing.page.payload import WORD, Deflated, Payload
 from clearhead.drawing.page.runs import layers_of, read_run
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
@@ -168,7 +168,7 @@ def test_rows_are_those_of_the_table() -> None:
 
 
 def test_a_long_text_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(located, "LONG", 20)
+    monkeypatch.setattr(page_runs, "LONG", 20)
     seen = matrix(1, 2, 23, 29, mask=ch.causal())
     payload = of(seen)
     layer, arrays = payload.data["layers"][0], tensors(payload)
@@ -197,7 +197,7 @@ def spans_of(payload: Payload) -> Tensor:
 
 
 def test_a_long_text_knows_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(located, "LONG", 20)
+    monkeypatch.setattr(page_runs, "LONG", 20)
     monkeypatch.setattr(head_arrays, "MAPS", (7,))
     monkeypatch.setattr(head_page, "MAPS", (7,))
     position = torch.arange(23)
@@ -223,7 +223,7 @@ def test_a_long_text_knows_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_summary_of_a_causal_model_hides_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(located, "LONG", 20)
+    monkeypatch.setattr(page_runs, "LONG", 20)
     for mask, known in ((ch.causal(), True), (None, False)):
         summary = matrix(1, 2, 23, 23, mask=mask).summary(top_k=2, pool=(7, 7))
         layer = of(summary).data["layers"][0]
@@ -307,7 +307,7 @@ def test_calls_of_a_layer_have_its_number_and_their_own(tmp_path: Path) -> None:
 
 
 def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(located, "LONG", 20)
+    monkeypatch.setattr(page_runs, "LONG", 20)
     seen = matrix(1, 2, 211, 223)
     monkeypatch.setattr(head_page, "LONG_BYTES", 10**9)
     roomy = of(seen).data["layers"][0]
@@ -414,7 +414,7 @@ def test_a_long_text_opens_at_a_far_link_and_not_at_the_sink(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Heads: everything to the first token, the token before, nothing in particular, the same token 12 before."""
-    monkeypatch.setattr(located, "LONG", 20)
+    monkeypatch.setattr(page_runs, "LONG", 20)
     size = 30
     scores = torch.zeros(1, 4, size, size)
     scores[:, 0, :, 0] = 9.0

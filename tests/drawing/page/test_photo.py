@@ -9,10 +9,10 @@ import transformers
 from PIL import Image
 
 import clearhead as ch
+from clearhead.drawing.colours import png
 from clearhead.drawing.page import head_page
 from clearhead.drawing.page.head_page import write_heads
 from clearhead.drawing.page.photo import KINDS, read_pictures
-from clearhead.drawing.png import png
 from tests.refusals import refusals
 
 PIXELS = torch.arange(5 * 7 * 3, dtype=torch.uint8).reshape(5, 7, 3)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clearhead.drawing.page.rounding import BYTE, WORD, rounded
+from clearhead.drawing.page.payload import BYTE, WORD, rounded
 from tests.drawing.page.restoring import restored
 
 

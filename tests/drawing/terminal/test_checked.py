@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 from clearhead.checking.report import Finding, Report
-from clearhead.drawing.terminal.checked import print_report
+from clearhead.drawing.terminal.scanned import print_report
 from clearhead.drawing.terminal.shading import Console
 
 CAUSE = Finding("mask.inverted", "[red] the future is visible", "● ·", "~mask")

@@ -11,7 +11,7 @@ from clearhead import AttentionMatrix
 from clearhead.drawing.terminal.screens import DIMENSIONS, Screens, why_lines
 from clearhead.errors import SelectionError
 from clearhead.integrations.text_models import TextReading
-from clearhead.matrix.pairs import stages_of_pair
+from clearhead.matrix.map_tiles import stages_of_pair
 from clearhead.watching.seen import Seen
 
 TOKENS = ("[CLS]", "cat", "sat", "on", "it", "[SEP]")

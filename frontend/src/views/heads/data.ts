@@ -2,7 +2,7 @@
 import type { Source } from "../../source";
 import type { PhotoData } from "./photo";
 
-/** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
+/** Numbers in codes (drawing/page/payload.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
   levels: number;
   power: number;

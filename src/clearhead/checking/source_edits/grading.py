@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from clearhead._common.exercises import exercises_of
-from clearhead._common.lessons import REASONS, LessonRow, lessons_of
+from clearhead._common.lessons import REASONS, LessonRow, exercises_of, lessons_of
 from clearhead._text import raised_words
 from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of

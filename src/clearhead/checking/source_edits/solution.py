@@ -7,9 +7,8 @@ from difflib import SequenceMatcher
 from functools import cache
 from typing import TypeGuard
 
-from clearhead._common.docs_pages import docs
 from clearhead._common.foreign_names import role
-from clearhead._common.lessons import LessonRow
+from clearhead._common.lessons import LessonRow, docs
 
 # The least similarity of the values of two names that mean the same.
 ALIKE = 0.7

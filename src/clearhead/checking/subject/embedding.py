@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_words import CACHES, cache_of
+from clearhead._common.foreign_names import CACHES, cache_of
 from clearhead._common.undoing import undoing, unhook
 from clearhead.checking.subject.calling import of_transformers, output_of
 from clearhead.checking.subject.refusals import raised_with_line

@@ -1,7 +1,8 @@
-"""Interactive figures of attention: `figure`, and the object that it returns."""
+"""Interactive figures of attention and of masks: `figure`, and the object that it returns."""
 
 import json
 import os
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
@@ -10,23 +11,71 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._common.checks import as_place, check_length
 from clearhead._common.elements import Drawn, Html, document, element, joined
 from clearhead._common.hints import with_hints
 from clearhead._common.writing import replacing
 from clearhead._text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
-from clearhead.drawing.element.data import FigureData, figure_data
-from clearhead.drawing.element.start import check_start
+from clearhead.drawing.element.data import FigureData, StageStart, check_sizes, figure_data
 from clearhead.drawing.labels import label
 from clearhead.drawing.notebook.inline.markup import frame
 from clearhead.drawing.page.page import asset
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.ladder.rung import Rung
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number
 from clearhead.tracing.trace import Trace, trace
+
+FIELDS = {
+    "softmax": ["shares", "axis"],
+    "scale": ["scale", "temperature"],
+    "dropout": ["dropout", "draws"],
+    "heads": ["heads", "transpose", "back"],
+}
+"""Fields of a state for edits that are not one field of their own name."""
+
+ALONE = ("mask", "hiding", "width", "order", "rotary")
+NUMBER = re.compile(r"-?(\d+\.?\d{0,99}|\.\d{1,99})(e[+-]?\d{1,2})?|[\d.]+", re.ASCII)
+
+
+def check_start(start: object, data: FigureData) -> str:
+    """Return the initial state of a figure as its element has it; "" for None.
+
+    The script of the figure reads the values, and leaves out what does not fit.
+
+    Args:
+        start: fields as "scores.1.0=3.5&mask=10.11", or None.
+        data: the figure.
+
+    Raises:
+        ArgumentTypeError: code `figure.start`, if it is not a string.
+        ArgumentError: code `figure.start`, for a field that this figure does not have.
+    """
+    if start is None:
+        return ""
+    if not isinstance(start, str):
+        raise ArgumentTypeError("figure.start", f"start must be a string; got {shown(start)}.")
+    names = ["guess"] if data.json["predict"] else []
+    cells = []
+    for name in data.json["edit"]:
+        fields = FIELDS.get(name, [name] if name in ALONE else [])
+        names += fields
+        cells += [] if fields else [name]
+    for field in start.split("&") if start else []:
+        name, _, value = field.partition("=")
+        stage, *place = name.split(".")
+        is_cell = stage in cells and len(place) == 2 and all(part.isdecimal() for part in place)
+        if not (name in names or is_cell) or not NUMBER.fullmatch(value):
+            known = ", ".join([f"{cell}.row.column" for cell in cells] + names)
+            raise ArgumentError(
+                "figure.start",
+                "start must hold what this figure can be set to, as scores.1.0=3.5&scale=1; it has "
+                f"{known or 'nothing'}; got {shown(field)}.",
+            )
+    return start
 
 
 class Figure(Drawn):
@@ -253,3 +302,53 @@ def figure(
 def _script() -> Html:
     """Return the script that all figures of a page share."""
     return element("script", Html(asset("figure.js")))
+
+
+def of_mask(
+    mask: Mask,
+    query_len: int,
+    kv_len: int | None,
+    *,
+    sample: int = 0,
+    head: int = 0,
+    start: str | None = None,
+) -> Figure:
+    """Return the figure of one sample and head of a mask; `kv_len` of None is query_len.
+
+    Raises SelectionError (`figure.part`) for no such sample or head, TooLargeError (`figure.size`) or ArgumentError
+    (`figure.empty`) for its size, ArgumentError (`figure.start`) for a start that does not fit, and what
+    `Mask.to_dense` raises.
+
+    Example:
+        >>> of_mask(ch.causal(), 2, 3)
+        figure of causal(): 2 queries × 3 keys; mask; edited: mask
+    """
+    queries = check_length("query_len", query_len)
+    keys = queries if kv_len is None else check_length("kv_len", kv_len)
+    check_sizes({"mask": (queries, keys)}, "blocks() and plot() show a longer mask.")
+    dense = mask.to_dense(queries, keys)
+    for name, index, count in zip(
+        ("sample", "head"), (sample, head), mask.leading if dense.ndim > 2 else (1, 1), strict=True
+    ):
+        place = as_place(index, count)
+        if place is None:
+            raise SelectionError(
+                "figure.part", f"the mask has {count} along {name}; got {shown(index)}."
+            )
+        dense = dense[place] if dense.ndim > 2 else dense
+    rows, columns = ([str(each) for each in range(count)] for count in (queries, keys))
+    made = {
+        "title": mask.describe(),
+        "tokens": rows,
+        "source_tokens": columns,
+        "inputs": {},
+        "scale": 1.0,
+        "softcap": None,
+        "mask": ["".join(map(str, row)) for row in dense.int().tolist()],
+        "bias": None,
+        "show": ["mask"],
+        "edit": ["mask"],
+        "predict": None,
+    }
+    part = StageStart("mask", dense.cpu().double(), rows, columns)
+    return Figure(FigureData(made, [part]), start)

@@ -23,7 +23,7 @@ would still have to import upwards.
 of what they draw, so that a test can hold the array of an image against the matrix. What is hidden is masked in that
 array, and so grey, while a weight of 0 keeps the darkest colour, on a logarithmic scale as well. Long
 matrices go through `pool`, long masks through `blocks`; whether a cell is hidden whole is read from the spans
-of the mask. `drawing/figures/png_files.py`, the pictures of the command line, draws a head by the same
+of the mask. `drawing/figures/head_map.py`, the pictures of the command line, draws a head by the same
 function.
 
 Without `ax=` a figure is one of pyplot's, as with pandas and seaborn: a figure that pyplot does not know
@@ -37,6 +37,6 @@ with importing("matplotlib", extra="plot", purpose="drawing a figure"):
 
 from clearhead.drawing.figures.choosing import of_attention as of_attention
 from clearhead.drawing.figures.choosing import of_seen as of_seen
-from clearhead.drawing.figures.head_effects import of_effects as of_effects
+from clearhead.drawing.figures.numbers import of_effects as of_effects
 from clearhead.drawing.figures.pattern import of_mask as of_mask
 from clearhead.drawing.figures.trace_stages import of_trace as of_trace

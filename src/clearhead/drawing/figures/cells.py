@@ -1,14 +1,24 @@
-"""The maps of some heads as the cells of a figure, with hidden cells masked."""
+"""The maps of some heads as the cells of a figure, with hidden cells masked, and the colour scales of figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
+from matplotlib.image import AxesImage
 from torch import Tensor
 
 from clearhead._common.checks import as_int
 from clearhead._text import shown
+from clearhead.drawing.colours import HIDDEN as HIDDEN
+from clearhead.drawing.colours import LESS, MORE, ink
+from clearhead.drawing.colours import NO_NUMBER as NO_NUMBER
+from clearhead.drawing.figures.lettering import figure_of, inches, wrapped
 from clearhead.errors import ArgumentError
 from clearhead.matrix.head_view import HeadMaps
 
@@ -98,3 +108,74 @@ def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
     array = numbers.detach().cpu().numpy()
     mask = False if hidden is None else hidden.cpu().expand(array.shape).numpy()
     return np.ma.MaskedArray(array, mask=mask)
+
+
+WEIGHTS = LinearSegmentedColormap.from_list("clearhead", MORE)
+SIGNED = LinearSegmentedColormap.from_list("clearhead_signed", [*reversed(LESS), *MORE[1:]])
+
+DECADES = 4
+"""Powers of ten from the largest number of a logarithmic scale down to its smallest."""
+
+
+def upwards(
+    values: Sequence[np.ndarray], *, log: bool, root: bool = False
+) -> tuple[Normalize, str]:
+    """Return a scale from 0 to the largest value, and how a colour bar extends, "min" or "neither".
+
+    It is linear, by square root (`root`) or logarithmic (`log`). Values below the lower end of a logarithmic scale,
+    such as 0, get the colour of that end: they are small, and not hidden. NaN and masked values do not count.
+
+    Example:
+        >>> import numpy as np
+        >>> upwards([np.array([0.0, 0.5])], log=False)[0].vmax
+        0.5
+        >>> scale, extend = upwards([np.array([0.0, 0.5, 1.0])], log=True)
+        >>> scale.vmin, scale.vmax, extend, float(scale(0.0))
+        (0.5, 1.0, 'min', 0.0)
+    """
+    known = np.concatenate([np.ma.compressed(np.ma.masked_invalid(each)) for each in values])
+    top = float(known.max(initial=0.0)) or 1.0
+    if not log:
+        return PowerNorm(0.5, 0.0, top) if root else Normalize(0.0, top), "neither"
+    above = known[known > 0]
+    bottom = max(float(above.min(initial=top)), top * 10.0**-DECADES)
+    if bottom == top:
+        bottom = top / 10
+    return LogNorm(bottom, top, clip=True), "min" if bool((known < bottom).any()) else "neither"
+
+
+def around_zero(values: np.ndarray) -> Normalize:
+    """Return a linear scale with 0 in the middle, to the largest absolute value; to 1 if there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> scale = around_zero(np.array([-1.0, 3.0]))
+        >>> scale.vmin, scale.vmax
+        (-3.0, 3.0)
+    """
+    known = np.abs(np.ma.compressed(np.ma.masked_invalid(values)))
+    most = float(known.max(initial=0.0)) or 1.0
+    return Normalize(-most, most)
+
+
+def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
+    """Draw a colour bar with a unit next to the axes, which become smaller, and return it."""
+    figure = figure_of(axes[0])
+    if len(axes) == 1:
+        bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
+    else:
+        bar = figure.colorbar(image, ax=list(axes), shrink=0.6, aspect=30, extend=extend)
+    high = inches(axes[0])[1] if len(axes) == 1 else figure.get_size_inches()[1]
+    bar.set_label(wrapped(label, 0.8 * high, matplotlib.rcParams["axes.labelsize"]))
+    return bar
+
+
+def write_numbers(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], size: str) -> None:
+    """Write a text into every cell of an image, in black or white by contrast; hidden cells count as white."""
+    papers = image.to_rgba(np.asarray(image.get_array()), bytes=True)
+    hidden = np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            paper = (255, 255, 255) if hidden[row, column] else papers[row, column, :3].tolist()
+            colour = [channel / 255 for channel in ink((paper[0], paper[1], paper[2]))]
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_bool
 from clearhead._text import shown
-from clearhead.drawing.figures import head_grid, head_map, numbers, received
+from clearhead.drawing.figures import head_grid, head_map, numbers
 from clearhead.drawing.figures.cells import Cells, check_cells
 from clearhead.drawing.figures.lettering import entitle, short_paths
-from clearhead.drawing.figures.numbers import QUANTITIES
+from clearhead.drawing.figures.numbers import QUANTITIES, UNIT, bars
 from clearhead.drawing.figures.options import (
     check_head,
     check_heads,
@@ -82,7 +82,7 @@ def of_attention(
     if kind == "received":
         shares, which = _received(view)
         title = ", ".join([*where, *which])
-        return received.bars(shares, title=title, tokens=columns, log=log, ax=ax)
+        return bars(shares, title=title, tokens=columns, log=log, ax=ax)
     most = most or numbers.MOST_CELLS
     if one is not None:
         title = ", ".join([*where, *_head(one, weights)])
@@ -162,7 +162,7 @@ def of_seen(
     return numbers.strips(
         torch.stack(rows),
         short,
-        (received.UNIT, "attended to (key)", "padding"),
+        (UNIT, "attended to (key)", "padding"),
         tokens=words,
         log=log,
         most=most or numbers.MOST_CELLS,

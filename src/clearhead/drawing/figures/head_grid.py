@@ -8,11 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.image import AxesImage
 
-from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import Cells
+from clearhead.drawing.figures.cells import Cells, add_bar, upwards
 from clearhead.drawing.figures.head_map import show, show_cells
-from clearhead.drawing.figures.lettering import entitle, families, tick, wrapped
-from clearhead.drawing.figures.paper import array, figure_of, given, grid_of
+from clearhead.drawing.figures.lettering import (
+    array,
+    entitle,
+    families,
+    figure_of,
+    given,
+    grid_of,
+    tick,
+    wrapped,
+)
 
 MOST_CELLS = 64
 MAP, CHOSEN = 1.1, 2.0
@@ -164,14 +171,14 @@ def _fill(
     place, scale)`. The ticks of the axes are removed.
     """
     shares = [cells.shares[place] for cells, place in maps]
-    scale, extend = scales.upwards(shares, log=log, root=True)
+    scale, extend = upwards(shares, log=log, root=True)
     for each, (cells, place) in zip(axes, maps, strict=True):
         draw(each, cells, place, scale)
         each.set(xticks=[], yticks=[])
     image = (axes[-1].images or axes[-1].collections)[0]
     assert isinstance(image, AxesImage | QuadMesh)
     if bar:
-        scales.add_bar(image, axes, _unit([cells for cells, _ in maps]), extend)
+        add_bar(image, axes, _unit([cells for cells, _ in maps]), extend)
     return image
 
 

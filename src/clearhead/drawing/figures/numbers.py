@@ -1,4 +1,4 @@
-"""A number for each query or head, as a line, a strip per head, or layers × heads."""
+"""Numbers as a figure: one per query or head, what each token receives, and the effects of heads."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,28 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import masked
-from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
-from clearhead.drawing.figures.paper import inches, one
+from clearhead.drawing.figures.cells import (
+    SIGNED,
+    WEIGHTS,
+    add_bar,
+    around_zero,
+    masked,
+    upwards,
+    write_numbers,
+)
+from clearhead.drawing.figures.lettering import (
+    LINE,
+    MOST_LABELS,
+    entitle,
+    families,
+    inches,
+    name_axis,
+    one,
+    short_paths,
+    tick,
+    written,
+)
+from clearhead.editing.effects import Effects
 from clearhead.matrix.head_view import HeadView, side
 from clearhead.matrix.pooling import bin_sums
 
@@ -91,14 +109,14 @@ def strips(
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
     axes = one(ax, wide + 2.0, min(0.25 * len(names) + 1.6, 14.0))
     array = masked(means, means.isnan())
-    scale, extend = scales.upwards([array], log=log)
+    scale, extend = upwards([array], log=log)
     edges = (-0.5, count - 0.5, len(names) - 0.5, -0.5)
-    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
+    image = axes.imshow(array, cmap=WEIGHTS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
     number(axes, "y", names)
     name_axis(axes, "x", "\n".join(filter(None, [across, detail])))
     white = f"; white: {blank}" if bool(means.isnan().any()) else ""
-    scales.add_bar(image, [axes], label + white, extend)
+    add_bar(image, [axes], label + white, extend)
     return axes
 
 
@@ -136,7 +154,7 @@ def by_layer(
     wide, high = inches(axes)
     if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
         texts = [["" if np.isnan(v) else _brief(v) for v in line] for line in values.tolist()]
-        scales.write_numbers(axes, axes.images[0], texts, "x-small")
+        write_numbers(axes, axes.images[0], texts, "x-small")
     return axes
 
 
@@ -176,3 +194,74 @@ def number(axes: Axes, axis: str, names: Sequence[str]) -> None:
     style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
     set_ticks = axes.set_xticks if axis == "x" else axes.set_yticks
     set_ticks(places, [names[place] for place in places], **style)
+
+
+def of_effects(effects: Effects, *, ax: object = None) -> Axes:
+    """Draw effects, at least one, as layers × heads, layers alone or layers × positions, and return the axes.
+
+    Where effects have restored shares these are drawn instead of changes. Several heads of one position are drawn as
+    the one that changes most. `ax` of None makes a figure.
+    """
+    names = [row.layer if row.call is None else f"{row.layer}, call {row.call}" for row in effects]
+    layers = list(dict.fromkeys(names))
+    by_position = any(row.position is not None for row in effects)
+    by_head = not by_position and any(row.head is not None for row in effects)
+    places = [(row.position if by_position else row.head) or 0 for row in effects]
+    count = 1 + max(places)
+    values = np.full((len(layers), count), np.nan)
+    for row, name, place in zip(effects, names, places, strict=True):
+        value = row.change if row.restored is None else row.restored
+        # Of the heads of one position the one that changes most.
+        if not abs(values[layers.index(name), place]) >= abs(value):
+            values[layers.index(name), place] = value
+    axes = one(ax, min(0.42 * count + 2.8, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0))
+    shown, scale = np.ma.masked_invalid(values), around_zero(values)
+    image = axes.imshow(shown, cmap=SIGNED, norm=scale, aspect="auto")
+    number(axes, "x", [str(at) for at in range(count)] if by_head or by_position else ["all"])
+    number(axes, "y", short_paths(layers))
+    verb = "ablated" if effects.clean is None else "patched"
+    name_axis(axes, "x", f"position, its largest head {verb}" if by_position else f"head {verb}")
+    said = "change of the metric" if effects.clean is None else "share of the metric restored"
+    add_bar(image, [axes], said, "neither")
+    return axes
+
+
+MOST_BARS = 24
+UNIT = "attention received (sum of weights)"
+
+
+def bars(
+    received: Tensor, *, title: str, tokens: Sequence[str] | None, log: bool, ax: object
+) -> Axes:
+    """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only.
+
+    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale.
+    """
+    count = len(received)
+    values = received.detach().cpu().double()
+    if count <= MOST_LABELS:
+        axes = one(ax, min(max(0.22 * count, 3.2), 12.0) + 0.8, 3.4)
+        axes.bar(range(count), values.tolist())
+        axes.set_xlim(-0.7, count - 0.3)
+        tick(axes, "x", count, tokens)
+        name_axis(axes, "x", "attended to (key)")
+        name_axis(axes, "y", UNIT)
+        if log:
+            axes.set_yscale("log")
+    else:
+        # What is no number is among the largest for `topk`, and would hide them.
+        most, places = values.nan_to_num(nan=0.0).topk(MOST_BARS)
+        axes = one(ax, 5.0, 0.2 * MOST_BARS + 1.0)
+        axes.barh(range(MOST_BARS), most.tolist())
+        top: list[int] = places.tolist()
+        words = None if tokens is None else written([tokens[each] for each in top])
+        names = [f"{each} {words[at]}" if words else str(each) for at, each in enumerate(top)]
+        style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
+        axes.set_yticks(range(MOST_BARS), names, **style)
+        axes.set_ylim(MOST_BARS - 0.3, -0.7)
+        name_axis(axes, "y", f"the {MOST_BARS} keys of {count} that receive most")
+        name_axis(axes, "x", UNIT)
+        if log:
+            axes.set_xscale("log")
+    entitle(axes, title)
+    return axes

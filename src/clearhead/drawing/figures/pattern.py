@@ -10,12 +10,10 @@ from torch import Tensor
 
 from clearhead._common.checks import check_length
 from clearhead.drawing.colours import MORE
-from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.cells import check_cells
+from clearhead.drawing.figures.cells import WEIGHTS, add_bar, check_cells
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
-from clearhead.drawing.figures.lettering import entitle, name_axis, tick
+from clearhead.drawing.figures.lettering import entitle, name_axis, one, tick
 from clearhead.drawing.figures.options import check_place, check_words
-from clearhead.drawing.figures.paper import one
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_view import side
@@ -30,22 +28,23 @@ def of_mask(
     mask: Mask,
     query_len: int,
     kv_len: int,
-    *,
-    sample: int = 0,
-    head: int = 0,
-    tokens: Sequence[str] | None = None,
-    source_tokens: Sequence[str] | None = None,
-    cells: int | None = None,
-    ax: object = None,
+    words: tuple[Sequence[str] | None, Sequence[str] | None],
+    place: tuple[int, int],
+    cells: int | None,
+    ax: object,
 ) -> Axes:
-    """Draw a mask, and return the axes; arguments and errors are those of `Mask.plot`."""
+    """Draw a mask, and return the axes; arguments and errors are those of `Mask.plot`.
+
+    `words` are those of queries and keys; `place` is (sample, head).
+    """
     query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
+    sample, head = place
     most = check_cells(cells) or MOST_CELLS
     batch, heads = mask.leading
     # A mask that is the same for all samples, or heads, has any of them.
     sample = check_place("sample", sample, batch) if mask.batch is not None else 0
     head = check_place("head", head, heads) if mask.heads is not None else 0
-    rows, columns = check_words(tokens, source_tokens, query_len, kv_len)
+    rows, columns = check_words(*words, query_len, kv_len)
     if min(query_len, kv_len) == 0:
         raise ArgumentError(
             "plot.empty", f"there is nothing to draw: query_len={query_len}, kv_len={kv_len}."
@@ -101,16 +100,14 @@ def _draw_blocks(
     bottom, right = shares.shape[0] * block[0], shares.shape[1] * block[1]
     image = axes.imshow(
         values,
-        cmap=scales.WEIGHTS.with_extremes(bad="white"),
+        cmap=WEIGHTS.with_extremes(bad="white"),
         norm=Normalize(-0.25, 1.0),  # so that a little is not white
         extent=(0, right, bottom, 0),
         aspect=aspect(query_len, kv_len),
     )
     axes.set_xlim(0, kv_len)
     axes.set_ylim(query_len, 0)
-    bar = scales.add_bar(
-        image, [axes], "share of the pairs that are visible; white: none", "neither"
-    )
+    bar = add_bar(image, [axes], "share of the pairs that are visible; white: none", "neither")
     bar.ax.set_ylim(0.0, 1.0)
 
 

@@ -10,9 +10,15 @@ from torch import Tensor
 
 from clearhead._common.checks import check_bool
 from clearhead._text import shown
-from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.lettering import entitle, tick
-from clearhead.drawing.figures.paper import array, given, grid_of, inches
+from clearhead.drawing.figures.cells import (
+    SIGNED,
+    WEIGHTS,
+    add_bar,
+    around_zero,
+    upwards,
+    write_numbers,
+)
+from clearhead.drawing.figures.lettering import array, entitle, given, grid_of, inches, tick
 from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.tracing.trace import Step, Trace
@@ -112,10 +118,10 @@ def _draw(
     values = np.ma.MaskedArray(numbers, mask=blank)
     scale: Normalize
     if is_shares:
-        scale, extend = scales.upwards([values], log=log)
+        scale, extend = upwards([values], log=log)
     else:
-        scale, extend = scales.around_zero(values), "neither"
-    colours = scales.WEIGHTS if is_shares else scales.SIGNED
+        scale, extend = around_zero(values), "neither"
+    colours = WEIGHTS if is_shares else SIGNED
     image = axes.imshow(values, cmap=colours, norm=scale, aspect="auto")
     # White is the middle of a scale around 0, so that what is hidden is hatched.
     axes.patch.set(hatch="////", edgecolor=HATCH)
@@ -129,10 +135,10 @@ def _draw(
             ["" if gone else _written(value) for value, gone in zip(row, line, strict=True)]
             for row, line in zip(numbers.tolist(), blank.tolist(), strict=True)
         ]
-        scales.write_numbers(axes, image, texts, "x-small")
+        write_numbers(axes, image, texts, "x-small")
         return
     words = ["share of 1"] * is_shares + ["hatched: hidden"] * bool(blank.any())
-    scales.add_bar(image, [axes], "; ".join(words), extend)
+    add_bar(image, [axes], "; ".join(words), extend)
 
 
 def _written(value: float) -> str:

@@ -31,7 +31,7 @@ A page knows the mask of a long text as runs of keys (`runs_of_keys`), so that n
 that are hidden; a summary keeps no mask, and is treated as causal where no query gives weight to a later
 key.
 
-Weights of up to 1 MB are exact. More are rounded by their square root (`drawing/page/rounding.py`), to 16 bits
+Weights of up to 1 MB are exact. More are rounded by their square root (`drawing/page/payload.py`), to 16 bits
 while these take 1 MB at most, else to 8: most lie near 0, and these deflate to 2 to 4 bits. Differences between
 neighbours, as in PNG, were tried and do not deflate better. How many steps is chosen so that the page keeps its
 size, from the entropy of every seventh query. A long text has its pooled map, its links by rank as long as

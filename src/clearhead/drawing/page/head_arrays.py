@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._text import format_bytes
-from clearhead.drawing.page.payload import Deflated, deflated
-from clearhead.drawing.page.rounding import BYTE, WORD, Rounded, rounded
+from clearhead.drawing.page.payload import BYTE, WORD, Deflated, Rounded, deflated, rounded
 from clearhead.errors import ArgumentError
 from clearhead.masks.spans import Spans
 from clearhead.matrix.head_view import HeadMaps, HeadView

@@ -43,13 +43,19 @@ from clearhead.drawing.page.head_arrays import (
     small_maps,
     strongest_links,
 )
-from clearhead.drawing.page.head_rows import rows_of_heads
-from clearhead.drawing.page.located import Located
 from clearhead.drawing.page.page import write_page
-from clearhead.drawing.page.payload import Deflated, Payload, deflated
+from clearhead.drawing.page.payload import BYTE, WORD, Deflated, Payload, deflated, rounded
 from clearhead.drawing.page.photo import read_pictures, with_photos
-from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, of_its_texts, read_run
+from clearhead.drawing.page.runs import (
+    NAMES,
+    Layer,
+    Located,
+    Run,
+    names_of,
+    of_its_texts,
+    read_run,
+    rows_of_heads,
+)
 from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written

@@ -15,9 +15,9 @@ from torch import Tensor
 from clearhead._common.checks import as_int, as_ints
 from clearhead._common.lazy import importing
 from clearhead._text import format_bytes, patch_names, shown
+from clearhead.drawing.colours import png
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import read_text
-from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
 from clearhead.matrix.matrix import PageOptions
 

@@ -1,16 +1,19 @@
-"""The content of a page: the layers of a run, and the texts that it read."""
+"""The content of a page: the layers of a run, the texts that it read, and where a layer is in the texts of the page."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clearhead._text import shown
-from clearhead.drawing.page.texts import PageText, offsets, read_text
+from clearhead.drawing.page.texts import PageText, TextOffset, offsets, read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.matrix.head_numbers import ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen
+from clearhead.watching.table import rows_of
 
 NAMES = ("A", "B")
 """Of two runs that nobody named."""
@@ -128,3 +131,53 @@ def names_of(count: int, names: Any) -> tuple[str, ...]:
             f"names are those of two runs, the second of them other=; got {shown(pair)}.",
         )
     return pair if count > 1 else ("",)
+
+
+LONG, LONGEST = 1024, 4096
+"""A text of more tokens than LONG is long: its heads are pooled, and no matrix of weights is formed. Of two texts
+one may have up to LONGEST, where the other is as much shorter."""
+
+
+class Located(NamedTuple):
+    """A layer, the number of its run, and where its queries and keys are in the page's texts."""
+
+    number: int
+    run: Run
+    layer: Layer
+    query: TextOffset
+    key: TextOffset
+
+    @property
+    def crosses(self) -> bool:
+        """True if queries and keys are of two texts."""
+        return self.query.text != self.key.text or self.layer.weights.cross
+
+    @property
+    def short(self) -> AttentionMatrix | None:
+        """The matrix if the page has all of its weights; None for a summary, and for a long text."""
+        weights = self.layer.weights
+        if isinstance(weights, Summary):
+            return None
+        lengths = weights.query_len, weights.kv_len
+        return weights if math.prod(lengths) <= LONG**2 and max(lengths) <= LONGEST else None
+
+
+def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
+    """Return a dict for each head of a layer: entropy, distance, role, and the score in each role.
+
+    None for scores without roles. Between two texts (`crosses`) distance and scores are None, and the role is "".
+    """
+    return [
+        {
+            "entropy": _plain(row.entropy),
+            "distance": None if crosses else _plain(row.distance),
+            "role": "" if crosses else row.role,
+            "scores": {role: None if crosses else _plain(getattr(row, role)) for role in ROLES},
+        }
+        for row in rows_of(name, [summary])
+    ]
+
+
+def _plain(value: float | None) -> float | None:
+    """Return a number as JSON has it; None if it is not finite."""
+    return value if value is not None and math.isfinite(value) else None

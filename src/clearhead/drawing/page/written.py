@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead._text import format_bytes, shown
 from clearhead.drawing.page.head_arrays import Arrays, size_of
-from clearhead.drawing.page.located import Located
+from clearhead.drawing.page.runs import Located
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.reading.written_tokens import Writes

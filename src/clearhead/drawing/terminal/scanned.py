@@ -1,5 +1,6 @@
-"""The output of `clearhead check` for a package: a table of everything that attends."""
+"""The output of `clearhead check`: a report in colour, and for a package a table of everything that attends."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from clearhead._text import readable
+from clearhead.checking.report import Report
 from clearhead.checking.scanning.trial import NOT_MADE, ScanRow
 from clearhead.drawing.terminal.shading import Console, Text
 
@@ -77,3 +79,35 @@ def short(file: str) -> str:
         if path.is_absolute() and path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return path.as_posix()
+
+
+REPORT_STYLES = (
+    (r"^✗ \S+( or \S+)*", "bold red"),
+    (r"^  ↳ \S+( or \S+)*", "bold yellow"),
+    (r"^    (measured|likely|line \d+|read|see) ", "dim"),
+    (r"✓", "green"),
+    (r"^\? not judged", "bold yellow"),
+    (r"^note|–", "dim"),
+)
+
+
+def print_report(console: Console, report: Report, *, everything: bool = False) -> None:
+    """Print a report line by line, in colour where the console has it, and its summary.
+
+    `everything` also prints measured values and what was not judged.
+
+    Example:
+        >>> import io
+        >>> console = Console(file=io.StringIO(), width=80)
+        >>> print_report(console, ch.check(ch.attend, takes="qkv"))
+        >>> console.file.getvalue().splitlines()[-1]
+        'attend: no mistake found'
+    """
+    for line in report.text(everything=everything).splitlines():
+        text = Text(line)
+        for pattern, style in REPORT_STYLES:
+            for match in re.finditer(pattern, line):
+                text.stylize(style, *match.span())
+        console.print(text, soft_wrap=True)
+    style = "bold green" if report.ok else "bold"
+    console.print(Text(readable(f"{report.name}: {report.summary}"), style), soft_wrap=True)

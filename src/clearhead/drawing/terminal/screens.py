@@ -22,7 +22,7 @@ from clearhead.integrations.image_models import ImageReading
 from clearhead.integrations.text_models import TextReading, check_place
 from clearhead.matrix.head_view import HeadView
 from clearhead.matrix.links import Link, pairs_of_words, strongest_links
-from clearhead.matrix.pairs import PairStages, stages_of_pair
+from clearhead.matrix.map_tiles import PairStages, stages_of_pair
 from clearhead.reading.written_tokens import Writes
 from clearhead.watching.finding import links_of_heads
 

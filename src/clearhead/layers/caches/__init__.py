@@ -2,7 +2,7 @@
 
 A cache is slots of memory, which columns are real tokens, and a rule that says where the next token goes: to its
 column (`layers/caches/columns.py`), or to its position modulo the size (`layers/caches/sliding.py`).
-`layers/caches/slots.py` has the memory and what a kind defines: `_start` and `_add`. `layers/caches/cache.py` appends,
+`layers/caches/layout.py` has the memory and what a kind defines: `_start` and `_add`. `layers/caches/cache.py` appends,
 cuts, reorders and forks, once for all kinds, and reports positions, mask and order. `layers/caches/layout.py` checks
 the tensors that come. A cache reports the positions of its keys (`positions`), which of them a query may see in
 addition to causality (`mask`), and whether columns are as far apart as tokens (`in_order`). Where they are not, in a

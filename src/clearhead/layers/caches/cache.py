@@ -13,13 +13,13 @@ from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead._common.torch_internals import can_read_now
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.layout import (
+    Slots,
     check_valid,
     is_in_order,
     layout_of,
     row_index,
     row_lengths,
 )
-from clearhead.layers.caches.slots import Slots
 from clearhead.layers.positions import positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full

@@ -13,12 +13,12 @@ from torch import nn
 
 from clearhead._common.undoing import Undo, undo_all
 from clearhead.watching.hooks import (
-    multi_head_attention,
     own,
     running,
     sdpa,
     softmax,
     tap,
+    torch_attention,
     transformers,
 )
 from clearhead.watching.hooks.patching import Replacement
@@ -26,8 +26,8 @@ from clearhead.watching.hooks.patching import Replacement
 Install = Callable[[Undo], None]
 
 FUNCTIONS = Replacement(
-    [*sdpa.FUNCTIONS, *multi_head_attention.FUNCTIONS, *softmax.FUNCTIONS],
-    [vars(sdpa), vars(multi_head_attention), vars(softmax)],
+    [*sdpa.FUNCTIONS, *torch_attention.FUNCTIONS, *softmax.FUNCTIONS],
+    [vars(sdpa), vars(torch_attention), vars(softmax)],
 )
 """The functions of PyTorch that report, searched for together."""
 

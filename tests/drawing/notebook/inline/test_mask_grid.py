@@ -5,7 +5,12 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.drawing.notebook.inline.mask_grid import CELLS, LARGEST_CELL, MOST_PARTS, mask_html
+from clearhead.drawing.notebook.inline.matrices import (
+    GRID_CELLS,
+    LARGEST_CELL,
+    MOST_PARTS,
+    mask_html,
+)
 from tests.drawing.notebook.inline.reading import Markup, pixels
 
 
@@ -52,7 +57,7 @@ def test_a_long_mask_is_drawn_by_the_block() -> None:
     mask = ch.causal() & ch.padding(torch.arange(tokens) < 50_000)
     found = Markup(mask._repr_html_())
     (image,) = found.images
-    block = -(-tokens // CELLS)
+    block = -(-tokens // GRID_CELLS)
     shown = cells(image, 3)
     kinds = mask.blocks(tokens, tokens, block).kinds
     assert shown.shape == kinds.shape

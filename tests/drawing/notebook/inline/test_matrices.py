@@ -5,8 +5,7 @@ import torch
 
 import clearhead as ch
 from clearhead.drawing.notebook.inline import matrices
-from clearhead.drawing.notebook.inline.matrices import CELLS, MOST_HEADS, MOST_LAYERS, SIDE
-from clearhead.drawing.notebook.inline.pictures import shade
+from clearhead.drawing.notebook.inline.matrices import CELLS, MOST_HEADS, MOST_LAYERS, SIDE, shade
 from tests.drawing.notebook.inline.reading import Markup, pixels
 
 LIMIT = 300_000

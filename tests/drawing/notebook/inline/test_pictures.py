@@ -5,7 +5,7 @@ import base64
 import torch
 
 from clearhead.drawing.colours import colour
-from clearhead.drawing.notebook.inline.pictures import (
+from clearhead.drawing.notebook.inline.matrices import (
     GAP,
     LEVELS,
     SHADES,

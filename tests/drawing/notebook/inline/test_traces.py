@@ -4,7 +4,7 @@ import torch
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.notebook.inline.traces import HIDDEN, trace_html
+from clearhead.drawing.notebook.inline.markup import HIDDEN, trace_html
 from clearhead.tracing.text import number
 from tests.drawing.notebook.inline.reading import Markup
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead._common.foreign_words import ATTRIBUTES, TABLES
+from clearhead._common.foreign_names import ATTRIBUTES, TABLES
 from clearhead.editing.layer_edit import HeadPicker, LayerEdit
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.matrix import tiles
-from clearhead.matrix.tiles import MapTile, cells_of, exact_tile
+from clearhead.matrix import map_tiles
+from clearhead.matrix.map_tiles import MapTile, cells_of, exact_tile
 from tests.matrix.test_matrix import PROBLEMS, plain
 
 DTYPE = torch.float64
@@ -73,7 +73,7 @@ def test_a_tile_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch
         )
         # In chunks of a query or two, and those of one head of two in one chunk.
         for most in (7, 1 << 20)[: 1 + (sample + head) % 2]:
-            monkeypatch.setattr(tiles, "CHUNK", most)
+            monkeypatch.setattr(map_tiles, "CHUNK", most)
             tile = exact_tile(problem, whole.total[sample, head], sample, head, high, wide)
             whole.check(tile, sample, head)
 
@@ -92,7 +92,7 @@ def test_a_tile_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch
 def test_longer(mask: ch.Mask | None, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks, cells of several chunks, cells that a chunk has several of."""
     torch.manual_seed(0)
-    monkeypatch.setattr(tiles, "MOST_QUERIES", 13)
+    monkeypatch.setattr(map_tiles, "MOST_QUERIES", 13)
     query, key = (torch.randn(1, heads, 311, 5, dtype=DTYPE) for heads in (3, kv_heads))
     weights = AttentionMatrix(query, key, mask=mask)
     whole = Whole(weights)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.watching.hooks import multi_head_attention, sdpa
+from clearhead.watching.hooks import sdpa, torch_attention
 from tests.refusals import assert_refused
 from tests.tolerances import assert_no_worse
 from tests.watching.hooks.recording import operations, recorded, weights_of
@@ -235,7 +235,7 @@ def test_the_function_itself_with_a_key_of_before() -> None:
         query, key, value, WIDTH, HEADS, layer.in_proj_weight, layer.in_proj_bias,
         None, None, False, 0.0, layer.out_proj.weight, layer.out_proj.bias,
     ]  # fmt: skip
-    with recorded(multi_head_attention, sdpa) as problems:
+    with recorded(torch_attention, sdpa) as problems:
         for needed in (True, False):
             F.multi_head_attention_forward(
                 *arguments, need_weights=needed, static_k=static, static_v=static
@@ -366,6 +366,6 @@ def test_what_is_put_in_place_is_taken_away() -> None:
         (torch, "_transformer_encoder_layer_fwd"),
     ]
     before = [getattr(*name) for name in names]
-    with recorded(multi_head_attention):
+    with recorded(torch_attention):
         assert all(getattr(*name) is not old for name, old in zip(names, before, strict=True))
     assert [getattr(*name) for name in names] == before

@@ -17,7 +17,7 @@ from clearhead.editing.layer_edit import LayerEdit, Means
 from clearhead.editing.operation import Operation
 from clearhead.editing.selections import selection
 from clearhead.errors import ArgumentTypeError, EditError
-from clearhead.matrix.contexts import Contexts
+from clearhead.matrix.head_results import Contexts
 from clearhead.watching.seen import Seen
 from clearhead.watching.stream import called
 from clearhead.watching.watch import watch

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
-from clearhead.watching.calls import Calls, Matrices
 from clearhead.watching.continuing import Continuations
+from clearhead.watching.module_calls import Calls, Matrices
 from clearhead.watching.recording import summarised
 
 

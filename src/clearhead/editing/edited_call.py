@@ -12,9 +12,9 @@ from clearhead._common.torch_internals import in_backward
 from clearhead.attention.biases import DenseBias
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
+from clearhead.editing.call_positions import Places
 from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.operation import Operation, chosen_queries
-from clearhead.editing.places import Places
 from clearhead.editing.rescoring import Rescoring, apart, attended_anew, number_of_queries, touched
 from clearhead.editing.selections import Selection
 from clearhead.errors import EditError

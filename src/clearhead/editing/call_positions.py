@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.foreign_words import CACHES
+from clearhead._common.foreign_names import CACHES
 from clearhead.attention.problem import Problem
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
