@@ -49,7 +49,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 KEPT = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(problems((0, 1, 2, 5)), st.sampled_from(KEPT), st.booleans(), st.integers(2, 4))
 def test_any_matrix_comes_back(
     tmp_path_factory: pytest.TempPathFactory,
