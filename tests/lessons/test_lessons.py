@@ -25,7 +25,7 @@ from docs.site.session import STEPS, Session
 from tests.environment import SEED
 from tests.test_docs import agrees, difference
 
-ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where it stands"]
+ORDER = ["Why", "Predict", "Write", "See", "Check", "Gallery", "Recap", "Where else it appears"]
 # The names of mistakes.
 RULED = list(CODES)
 # No word before its lesson.
@@ -76,7 +76,7 @@ def test_its_page_has_the_parts_of_a_lesson(lesson: Lesson) -> None:
     assert {each.words for each in lesson.of_role("wrong")} <= set(lesson.codes)
     for stub in lesson.of_role("write"):
         ast.parse(stub.source)
-    readable = text.partition("## Where it stands")[0].partition("Next: [")[0].lower()
+    readable = text.partition("## Where else it appears")[0].partition("Next: [")[0].lower()
     for word, number in LATER.items():
         if lesson.row.number < number:
             assert not re.search(rf"\b{word}", readable), word
@@ -150,9 +150,9 @@ def test_what_is_not_written_yet_is_said(
         (2.0049, "✓ yes: 2"),
         (2.0051, "close: it is 2; you said 2.0051"),
         (3, "it is 2; you said 3"),
-        ("2", "a number, please"),
-        (True, "a number, please"),
-        (..., "no guess yet: write a number in the place of the three dots, or read on"),
+        ("2", "please enter a number"),
+        (True, "please enter a number"),
+        (..., "no guess yet: replace the three dots with a number, or read on"),
     ],
 )
 def test_a_guess(guess: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:

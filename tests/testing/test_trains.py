@@ -14,12 +14,7 @@ import clearhead as ch
 from clearhead.testing.training.script import LossCall, same
 from clearhead.testing.training.script_calls import targets
 from tests.surface import ROOT
-from tests.testing.training.bank import (
-    Made,
-    decoder,
-    next_token,
-    warmed,
-)
+from tests.testing.training.bank import Made, decoder, next_token, warmed
 from tests.testing.training.models import Decoder
 
 
@@ -80,6 +75,9 @@ def test_an_assertion_says_what_is_broken_or_not_judged() -> None:
     with pytest.raises(AssertionError, match=r"\? not judged  train.target: the loss is no cross"):
         ch.testing.assert_trains(**other)
     ch.testing.assert_trains(**other, allow_unverified=True)
+    uncalled = decoder(lambda model, ids: model.head.weight.square().sum())
+    reasons = "".join(ch.testing.check_training(**uncalled).unverified)
+    assert "train.eval: the loss does not call model(…)" in reasons
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.02])

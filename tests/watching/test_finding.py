@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.watching.finding import HeadLink, path_of_layer
+from clearhead.watching.finding import HeadLink, attending, path_of_layer
 from tests.refusals import assert_refused
 
 WORDS = ["the", " cat", " saw", " it", " cat"]
@@ -184,6 +184,8 @@ def test_a_slice_is_the_record_of_some() -> None:
 
 def test_a_layer_by_its_number_in_the_model() -> None:
     paths = {3: "layers.3", 11: "layers.11"}
+    block = type("AttentionBlock", (nn.Sequential,), {})
+    assert list(attending(block(ch.MultiHeadAttention(8, num_heads=2)))) == ["0"]
     assert [path_of_layer(each, paths) for each in (3, 11, -1, -2, "layers.3")] == [
         "layers.3", "layers.11", "layers.11", "layers.3", "layers.3",
     ]  # fmt: skip

@@ -50,7 +50,7 @@ class Alibi(ByPair, kind="alibi"):
     def within(self, dtype: torch.dtype) -> Bias:
         """Return the bias with float64 slopes for float64, float32 slopes otherwise; itself if it has these.
 
-        The slopes of the paper are computed again for float64, so that they are exact.
+        The slopes of the paper, if those of all heads are here, are computed again for float64, so that they are exact.
         """
         wanted = torch.float64 if dtype == torch.float64 else torch.float32
         if self.slopes.dtype == wanted:

@@ -202,7 +202,7 @@ def _graded(
     """
 
     def core(thing: Any, promised: Mapping[str, Any]) -> Report:
-        """Return the plain report of `check` on a candidate, with these declarations."""
+        """Return the plain report of `check` on a candidate, with these declarations; raises as `check` does."""
         declared = contract_of(None, {**row.sizes, **(sizes or {})}, promised)
         found, how = lessons.called(thing, row)
         return _reported(found, how, args, declared, seed, tables=row.number < lessons.BATCHES)
@@ -257,7 +257,7 @@ def _reported(
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
-    """Return the subject, imported if it is a path, and how it is called.
+    """Return the subject, imported if it is a path, and how it is called; raises as `located`.
 
     That is `takes` if it is not None, "qkv" for ranks, the part of attention that a function's parameters name, the
     first convention that the parameters suggest ("x" instead of "x2d"), or "x".

@@ -68,7 +68,8 @@ class Captured(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """Call the module with other tokens, batch first; return (output, the second value that it returned or None).
 
-        A bool mask (batch, tokens), True at real tokens, is brought to the form of the call's own mask.
+        A bool mask (batch, tokens), True at real tokens, is brought to the form of the call's own mask. Raises
+        TypeError as `output_of`.
         """
         x = tensors[0]
         made = {name: self._fitted(each, x) for name, each in self.arguments.items()}

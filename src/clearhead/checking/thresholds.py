@@ -45,7 +45,7 @@ UNREAD = 1e-12
 SLOPE = 1e-3
 
 # exp of this score does not fit float16, exp(90) not float32, and the definition has no trouble.
-LARGE = {torch.float16: 15.0, torch.bfloat16: 90.0, torch.float32: 90.0}
+LARGE = {torch.float16: 15.0, torch.bfloat16: 90.0, torch.float32: 90.0, torch.float64: 90.0}
 # A computation in 16 bits may lose this share of the largest number, or four times what the plain
 # one loses.
 LOST = {torch.float16: 0.05, torch.bfloat16: 0.25, torch.float32: 1e-4, torch.float64: 1e-8}

@@ -23,7 +23,7 @@ def code_of(code: str) -> str:
 def _of_mistake(code: str, way: str) -> tuple[str, str]:
     """Return (sentence, fix) of a mistake as templates: those for this `way` if there are any, else the general ones.
 
-    Raises KeyError for an unknown code.
+    Cached. Raises KeyError for an unknown code.
     """
     mistake = catalogue()["mistake"][code_of(code)]
     for ways, (sentence, *fix) in mistake.get("when", {}).items():
@@ -48,6 +48,9 @@ def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
 
 
 def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:
-    """Return why something could not be judged, and what would make it judgeable ("" if nothing)."""
+    """Return why something could not be judged, and what would make it judgeable ("" if nothing).
+
+    KeyError as `sentence`.
+    """
     reason, helps = catalogue()["unknown"][why]
     return reason.format(**values), helps

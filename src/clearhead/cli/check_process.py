@@ -91,7 +91,7 @@ def _process(
 ) -> Iterator[tuple[Any, Path]]:
     """Yield a process that runs a task, and the file that it writes; it ends with the block unless it is `kept`.
 
-    The files of request and answer are in a temporary folder that goes with the block.
+    The files of request and answer are in a temporary folder that goes with the block; FileError if there can be none.
     """
     with temporary_folder() as folder:
         request, found = folder / "asked.json", folder / "found.json"
@@ -134,7 +134,7 @@ class Kept:
         self._process.stdin.flush()
 
     def wait(self, timeout: float) -> int:
-        """Return the exit code of the check; 1 if the process ended.
+        """Return the exit code of the check that `ask` started; 1 if the process ended.
 
         Raises:
             subprocess.TimeoutExpired: after `timeout` seconds; the process is ended.

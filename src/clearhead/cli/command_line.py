@@ -97,9 +97,10 @@ app.add_typer(samples)
 
 
 def run() -> int:
-    """Run the command that the arguments name, and return the exit code, 1 for an error of the system.
+    """Run the command that the arguments name, and return the exit code; an error of the system gives 1.
 
-    Characters that the terminal cannot show are spelled; a closed pipe counts as success.
+    Characters that the terminal cannot show are spelled. A pipe that closes while the command prints gives 1; one found
+    closed only by the last flush leaves the command's own code.
     """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none

@@ -13,10 +13,10 @@ from clearhead.errors import ArgumentError, ClearheadError
 
 
 def load_model(model: str | None, reads: str, **options: bool) -> Any:
-    """Return the model that `--model` names: a `TextModel`, or an `ImageModel` where it `reads` "pictures".
+    """Return the model of `--model`: a `TextModel`, or an `ImageModel` where it `reads` "pictures".
 
-    None is MiniLM, for "text" alone. It may be downloaded, with progress on stderr. Raises what loading raises, and
-    ArgumentError as `_sample`.
+    `options` go to the loader; `text=True` makes a `PicturedModel` for pictures. None is MiniLM, for "text" alone. It
+    may be downloaded, with progress on stderr. Raises what loading raises, and ArgumentError as `_sample`.
     """
     # While something is downloaded, the bars of the hub say more than we could.
     downloads = model is not None and not Path(model).expanduser().exists()

@@ -69,7 +69,7 @@ class Scan:
                 self.interrupted = True
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the rows and their totals as JSON data."""
+        """Return `rows`, `totals` by outcome, `tried`, and `complete` (False if interrupted), as JSON data."""
         return {
             "rows": [asdict(each) for each in self.rows],
             "totals": Counter(each.outcome for each in self.rows),

@@ -74,9 +74,10 @@ class Runs(NamedTuple):
 def contexts_in(
     model: nn.Module, inputs: object, layers: Sequence[str] = (), mean: Means | None = None
 ) -> CallContexts:
-    """Return the contexts of a run without gradients, with the heads of `layers` ablated to a mean (None: 0).
+    """Return the contexts of a run without gradients by path, (batch, heads, tokens, width) for each call of a module.
 
-    The mean does not depend on earlier layers, so one run is enough for all modules.
+    The heads of `layers` are ablated to a mean (None: 0). It does not depend on earlier layers, so one run is enough
+    for all modules. Raises what `watch`, `edit` and the model raise.
     """
     with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:

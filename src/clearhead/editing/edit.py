@@ -338,7 +338,7 @@ def _holds(path: str, layer: str) -> bool:
 
 
 def followed(model: nn.Module, *, strict: bool = False) -> Edit:
-    """Return an `Edit`, to be entered, that only records the modules that attend; `strict` as in `edit`."""
+    """Return an `Edit`, to be entered, that only records the modules that attend; arguments and errors as of `edit`."""
     made = edit(model, strict=strict)
     made.expects_changes = False
     return made

@@ -82,7 +82,10 @@ class Tally:
             self.queries = self.queries + queries
 
     def counts(self, layer: str, operation: str) -> EditCounts:
-        """Return the counts of an operation on a layer; the number of queries is None if it is unknown."""
+        """Return everything that was counted, as the row of a layer and an operation, which only name it.
+
+        The number of queries is None if it is unknown.
+        """
         queries = int(self.queries) if self.known else None
         return EditCounts(layer, operation, self.calls, sum(self.heads.values()), queries)
 

@@ -211,11 +211,11 @@ def _attention(
 
 
 def _check_beginning(mask: Described, positions: Tensor | None) -> None:
-    """Raise UnsupportedError if the tokens of this rank may not start at the beginning of their text.
+    """Raise UnsupportedError if the tokens of this rank, or of one that says so, may not begin their text.
 
-    Where keys are only those of the call, and no row has the first token of a text, which some count
-    from 1, another rank may hold it: attention to this rank's tokens alone would be another one. Packed
-    documents and padding have it. Positions of None pass; a call that passes among ranks sets `has_beginning`.
+    Where keys are only those of the call, and no row has the first token of a text, which some count from 1, another
+    rank may hold it: attention to this rank's tokens alone would be another one. Packed documents and padding have it.
+    Positions of None pass; a call that passes among ranks sets `has_beginning`.
     """
     query_len, kv_len = mask.shape[2:]
     alone = not dist.is_initialized() or dist.get_world_size() == 1

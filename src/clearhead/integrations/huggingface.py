@@ -210,7 +210,7 @@ def _loaded(
 
 
 def _is_bare(folder: Path) -> bool:
-    """Return True for a folder that holds a model's configuration and weights and nothing else; False for no folder."""
+    """Return True for a folder without files other than a model's configuration and weights; False for no folder."""
     return folder.is_dir() and all(
         file.name in CONFIGS or file.suffix in WEIGHTS or file.name.endswith(".index.json")
         for file in folder.iterdir()

@@ -153,7 +153,7 @@ class TransformersAdapter(Adapter):
     ) -> tuple[Tensor, Tensor]:
         """Return query and key after the parts of the layer, at the positions of the model.
 
-        `seen` tokens come earlier.
+        `seen` tokens come earlier. Raises as `_turned` if a part rotates.
         """
         for part in self.layer.parts:
             if isinstance(part, Rotary):

@@ -164,7 +164,7 @@ class AttentionLayer(nn.Module, ABC):
     ) -> Plan:
         """Return the kernel that `forward` would run for these arguments, and why not the others.
 
-        A cache stays as it is.
+        Arguments and errors are those of `forward`. A cache stays as it is.
         """
         call = self._check_call(x, context, across=across, **options)
         held = call.form and call.form.held
@@ -370,8 +370,8 @@ class AttentionLayer(nn.Module, ABC):
     ) -> Tensor:
         """Return the output of a checked call, in the form of its input.
 
-        The cache appends the tokens; if the call fails, it is restored. `projected` replaces the layer's own
-        projections.
+        The cache appends the tokens; it is restored if the kernel fails. `projected` replaces the layer's own
+        projections. ArgumentError, `kernel.name`, for an unknown kernel; and what `attend` raises.
         """
         form = call.form
         if form is not None and form.held is not None:

@@ -108,7 +108,10 @@ class LayerCall(NamedTuple):
     form: Form | None = None
 
     def visible(self) -> Mask | None:
-        """Return the mask of the real tokens among the keys, those of the cache included; None if all are visible."""
+        """Return the mask of the real tokens among the keys, those of the cache included.
+
+        None without a cache and `valid`, and if the cache hides nothing.
+        """
         valid, cache, *_ = self.keys
         if cache is not None:
             mask = cache.mask()

@@ -159,8 +159,8 @@ class LatentAttention(AttentionLayer):
     def _project(self, call: LayerCall) -> Projected:
         """Return the part of the query to rotate, the shared key (unrotated), the latent, and the rest of the query.
 
-        Shapes: (batch, num_heads, tokens, rotary_dim), (batch, 1, tokens, rotary_dim), (batch, 1, tokens, latent_dim),
-        (batch, num_heads, tokens, head_dim).
+        As (batch, heads, tokens, dim): heads are num_heads, 1, 1, num_heads, and dims rotary_dim, rotary_dim,
+        latent_dim, head_dim. ShapeError, `layer.projected`, if a replaced query projection has another width.
         """
         x = call.x
         if self.query_latent_dim is not None:

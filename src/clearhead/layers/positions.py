@@ -29,7 +29,7 @@ def positions_from_valid(valid: Tensor) -> Tensor:
 def is_causal(mask: Mask | None) -> bool:
     """Return True for `causal()` without an offset, False for any other mask and None.
 
-    By it a later token has a later column in every cache.
+    It needs no positions in any cache: columns are in the order of tokens, or, in a ring, one query sees all.
     """
     return isinstance(mask, Causal) and mask.offset is None
 

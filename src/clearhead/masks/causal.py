@@ -50,9 +50,9 @@ class Positioned(Mask):
 
     @abstractmethod
     def run_from(self, position: int, kv_len: int) -> tuple[int, int]:
-        """Return the run of keys, (start, stop), that a query at `position` sees, inside [0, kv_len).
+        """Return the run of keys, (start, stop), that a query at `position` sees, clipped to [0, kv_len].
 
-        Neither may fall from a query to a later one.
+        start = stop if it sees none. Neither edge may fall from a query to a later one.
         """
 
     def common_run(self, extent: Extent) -> slice | None:

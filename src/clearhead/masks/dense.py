@@ -68,7 +68,11 @@ class Dense(Mask, kind="dense"):
             )
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that is all that every query sees; None if that differs, or for many queries."""
+        """Return the run of keys that is all that every query sees.
+
+        None if queries differ or have gaps, and for many queries, one column for all keys, or values that cannot be
+        read.
+        """
         is_few = self.tensor.shape[:3].numel() <= MOST_ROWS
         is_read = is_few and self.tensor.shape[3] == extent.kv_len
         return run_of_rows(self.tensor.flatten(0, 2)) if is_read else None

@@ -54,7 +54,7 @@ class BaseMatrix(NoTensor):
     def problem(self) -> Problem:
         """The problem of this matrix, with every key; a matrix of a ring gathers the keys of all ranks.
 
-        They are cached unless they require gradients. Every rank must read it for the first time together.
+        They are cached unless they require gradients. Until they are cached, every rank must read it together.
         """
         part = self.posed.part
         if part is None or part.rounds is None:
@@ -102,16 +102,9 @@ class BaseMatrix(NoTensor):
 
     @property
     def mask(self) -> Mask | None:
-        """The mask, True = may attend, as a description where it is a known pattern; None if it hides nothing.
+        """The mask, True = may attend, as a description where it is a known pattern; None if there is none.
 
         A bias of −∞ hides as well, and is not in it.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> weights = ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(2, 4), mask=ch.causal())
-            >>> print(weights.mask.draw(2, 2))
-            ● ·
-            ● ●
         """
         return self.posed.mask
 
@@ -205,13 +198,13 @@ class BaseMatrix(NoTensor):
 
     @property
     def real(self) -> Tensor | None:
-        """The queries that are not padding, bool, (batch, query_len); None if all are real or it is not known."""
+        """The queries that are not padding, bool, (batch, query_len); None if nothing hides keys, or if unknown."""
         return real_queries(self.posed)
 
     @property
     def cross(self) -> bool:
         """True if the keys belong to another text than the queries."""
-        return self.problem.cross
+        return self.posed.cross
 
     @property
     def dtype(self) -> torch.dtype:

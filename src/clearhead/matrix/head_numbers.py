@@ -176,7 +176,7 @@ class Attended(Protocol):
 
     @property
     def real(self) -> Tensor | None:
-        """The queries that are not padding, bool, (batch, query_len); None if all are real."""
+        """The queries that are not padding, bool, (batch, query_len); None if nothing tells them apart."""
         ...
 
     def _statistic(self, name: str) -> Tensor: ...

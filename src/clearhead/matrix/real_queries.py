@@ -14,10 +14,11 @@ PORTION = 1 << 21
 
 
 def real_queries(problem: Problem) -> Tensor | None:
-    """Return the queries that are not padding, bool, (batch, query_len); None if all are real or it is not known.
+    """Return the queries that are not padding, bool, (batch, query_len); None if nothing hides keys or unknown.
 
-    In self-attention the queries are the last of the tokens that the keys are, and a key that no query may see is
-    padding. In cross-attention padded keys say nothing about the queries.
+    All True if a mask hides no key. What the problem states comes first; else it is None in cross-attention. The
+    queries are the last of the keys' tokens: padding if no query may see their key. After cached keys, one whose key is
+    all zeros, not yet written, counts as real.
     """
     if problem.cross or problem.real_queries is not None:
         return problem.real_queries
@@ -28,8 +29,8 @@ def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
     """Return which queries of self-attention have a key that some query sees, bool, (batch, query_len).
 
     A query after the tokens that a cache holds also counts if its key is all zeros, not yet written. None if nothing
-    can hide a key, if there are fewer keys than queries, or if it is not known. The last `appended` keys belong to no
-    token.
+    can hide a key or a bias hides none, if there are fewer keys than queries, or if it is not known. The last
+    `appended` keys belong to no token.
     """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide

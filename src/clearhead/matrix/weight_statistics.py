@@ -300,7 +300,10 @@ class WeightStatistics(BaseMatrix):
         segments: Tensor | None = None,
         progress: Progress | None = None,
     ) -> tuple[Summary, list[Tensor]]:
-        """Return the summary, with the arguments of `summary`, and the weights on sets of keys, as of `OnKeys`."""
+        """Return the summary, and the weights on sets of keys as of `OnKeys`.
+
+        The other arguments, and the errors, are those of `summary`.
+        """
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
         member, sets = (None, 0) if segments is None else self._members(segments)

@@ -27,7 +27,7 @@ class Capture(Operations):
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation and return its result.
 
-        First copy its operands to `operands` if its number is in `places`.
+        First copy its operands to `operands`, by its number, if that is in `places` and these are tensors.
         """
         which = self.places.get(self.count, ()) if name not in UNCOUNTED else ()
         if which and all(i < len(args) and isinstance(args[i], Tensor) for i in which):

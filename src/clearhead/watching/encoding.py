@@ -150,7 +150,7 @@ class Encoder:
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
         """Return the JSON of a tensor, {"tensor": name, "shape": sizes}, and collect it.
 
-        Views of one start, with the same strides and dtype, share an entry if one contains the other.
+        Views of one start, with the same strides and dtype, may share an entry.
         """
         where: tuple[Any, ...] = (
             tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),
@@ -283,9 +283,9 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_of(value: Any, expected: Any) -> bool:
-    """Return True if a value is of the expected type: Any, a Literal, list, dict, union or class. A bool is no int.
+    """Return True if a value is of the expected type: Any, a Literal of strings, list, dict, union or class.
 
-    The values of a dict are not checked.
+    A bool is no int. The values of a dict are not checked.
     """
     origin, allowed = get_origin(expected), get_args(expected)
     if expected is Any:

@@ -95,11 +95,10 @@ def read(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         MissingExtraError: if safetensors is not installed.
-        ArgumentTypeError: code `path.type`, for what is no path.
-        FileError: codes `file.unreadable`, for no file, or one cut short; `file.foreign`, for one
-            that is not of clearhead; `file.version`, for one of another version; `file.content`,
-            for a header with something unknown, or with sizes that are not those of the tensors.
-            No content of a file raises another error.
+        ArgumentTypeError: code `path.type`, for no path.
+        FileError: codes `file.unreadable`, for no file, or one that is cut short or not safetensors;
+            `file.foreign`, for tensors of others; `file.version`, for another version; `file.content`,
+            for an unknown or unfit header.
     """
     _safetensors()
     place = place_of(path, "file.unreadable", "read")

@@ -12,7 +12,7 @@ from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.missing import OTHERWISE
+from clearhead.watching.missing import OTHERWISE, is_within
 
 
 class HeadLink(NamedTuple):
@@ -297,5 +297,5 @@ def attending(model: nn.Module) -> dict[str, nn.Module]:
     return {
         path: module
         for path, module in named.items()
-        if not any(other.startswith(f"{path}.") for other in named)
+        if not any(other != path and is_within(other, path) for other in named)
     }

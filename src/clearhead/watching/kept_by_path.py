@@ -367,7 +367,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return some
 
     def _add(self, name: str, *call: Any, **options: Any) -> Any:
-        """Append a call to the calls of a module, made if there are none yet, and return the result of their `add`."""
+        """Add a call to the calls of a module, made if there are none yet, and return the result of their `add`."""
         if name not in self._modules:
             # Contexts of a file are results: nothing tells how they are put together.
             is_result = isinstance(call[0], Contexts)

@@ -68,7 +68,7 @@ def read_mask(tensor: Tensor) -> Mask | None:
 
 
 def _read_chunks(rows: Tensor) -> Mask | None:
-    """Return a mask of causal chunks of equal size for (query_len, kv_len), bool; None for any other pattern."""
+    """Return a mask of causal chunks, of any sizes, for (query_len, kv_len), bool; None for any other pattern."""
     query_len, kv_len = rows.shape
     first = rows.to(torch.uint8).argmax(dim=1)
     if query_len != kv_len or bool((first.diff() < 0).any()):

@@ -111,9 +111,10 @@ class Paths:
         return name if reference is not None and reference() is module else None
 
     def find(self, module: nn.Module, parents: list[nn.Module]) -> str | None:
-        """Return the path of a module that runs inside `parents`, the innermost last; None for one of another model.
+        """Return the path of a module that runs inside `parents`, the innermost last; None if it has none.
 
-        One that has come since the model was searched is found as a child of the innermost of them, and stored.
+        A module added since the search gets one, and is stored, if it is a direct child of the innermost parent of this
+        model. One added inside a ModuleList has none, like one of another model.
         """
         name = self.of(module)
         if name is None and (above := self.innermost(parents)) is not None:
@@ -200,7 +201,7 @@ class Ran:
         found = {path: self._of_own(path, *own) for path, own in self._own.items()}
         known = {*seen, *found}
         for path, kind, reason, way_out in [*self._compiled(seen), *self._silent(known)]:
-            if not any(other and _within(path, other) for other in found):
+            if not any(other and is_within(path, other) for other in found):
                 found[path] = Missing(path, kind.__name__, reason, way_out)
         return list(found.values())
 
@@ -234,8 +235,8 @@ class Ran:
                 continue
             parts = _attentions_in(root, module)
             for path, kind in parts.items():
-                inner = any(_within(other, path) for other in parts if other != path)
-                if not inner and not any(_within(other, path) for other in seen):
+                inner = any(is_within(other, path) for other in parts if other != path)
+                if not inner and not any(is_within(other, path) for other in seen):
                     yield (
                         path,
                         kind,
@@ -301,7 +302,7 @@ def _outer(path: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(len(parts))]
 
 
-def _within(path: str, outer: str) -> bool:
+def is_within(path: str, outer: str) -> bool:
     """Return True if a path is the other one, or below it."""
     return path == outer or outer == "" or path.startswith(f"{outer}.")
 

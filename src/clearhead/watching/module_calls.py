@@ -64,7 +64,7 @@ class Keys:
         self.length = total
 
     def trim(self) -> None:
-        """Free the memory that was reserved and not used, by copying what is used."""
+        """Free the memory that was reserved and not used, in place, by copying what is used."""
         for number, room in enumerate(self.part(0, self.length)):
             if self._rooms[number].shape[2] > self.length:
                 self._rooms[number] = room.clone(memory_format=torch.contiguous_format)

@@ -107,7 +107,7 @@ class Copies:
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
         """Return a mask with copies of its tensors, as a description where a tensor is a known pattern.
 
-        And, Or and Not are rebuilt; parts that hide nothing are left out. Other masks are returned unchanged.
+        And, Or and Not are rebuilt; And without parts that hide nothing. Other masks are returned themselves.
         """
         if isinstance(mask, And):
             left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)
@@ -156,9 +156,10 @@ def _of_padding(problem: Problem) -> Problem:
 
 
 def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
-    """Return a problem and its mask without the unused slots of a static cache, after the last token.
+    """Return a problem and a mask without the unused slots of a static cache, after the last token.
 
-    Their keys are zeros that no query sees. Without such slots both are returned unchanged.
+    A mask that holds a `Held` comes back dense, also from a full cache. Otherwise slots are zero keys that no query
+    sees; without such both are unchanged. The problem's own mask and bias keep their columns.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     held = _held(mask)

@@ -34,7 +34,7 @@ def check_asked(model: object, query: object) -> None:
 def called(model: nn.Module, inputs: object) -> Any:
     """Return the output of a model for a mapping of named arguments, a tuple, or one tensor.
 
-    Gradients as they are set.
+    Gradients as they are set. Raises as `arguments_of`.
     """
     given, named = arguments_of(inputs)
     return model(*given, **named)
@@ -265,7 +265,7 @@ class EndedRun:
             )
 
     def layers(self) -> Iterator[tuple[str, tuple[int, ...], HeadResults]]:
-        """Yield each module that attended, the numbers of its heads, and the last norm of what they added, float64.
+        """Yield the layers of the stream: path, numbers of the heads, and the last norm of what they added, float64.
 
         Raises:
             UnsupportedError: codes `logits.stream` and `norms.projection`.

@@ -120,8 +120,8 @@ def rows_of(
 def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
     """Return the summary of a call with its roles; a summary or totals are returned unchanged.
 
-    Tokens, (batch, len) or (len,), may go on beyond its keys; ArgumentTypeError if they are no ids. None, and in
-    cross-attention any, are those that the watch knew.
+    Tokens, (batch, len) or (len,), may be more than its keys; ArgumentTypeError if they are no ids. Without them, and
+    in cross-attention, the ids that the watch knew are used.
     """
     if isinstance(call, Summary | Totals):
         return call

@@ -288,9 +288,10 @@ class Watch(Drawn, Generic[Kept]):
     def _known_of(
         self, problem: Problem, name: str, link: Continuation | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the ids of the keys of a call, and for summaries and totals the places of first tokens, or None.
+        """Return the ids of a call's keys, (batch, kv_len), and the key of each first token, (batch, 1).
 
-        Both are stored for the next call of the module. WatchError as `TokenIds.of`.
+        Each is None if not known; the second also unless summaries or totals are kept. Call it once a call: it stores
+        what the module's next call goes by. WatchError as `TokenIds.of`.
         """
         tokens = self._ids.of(problem, name, link)
         if self._wanted.keep not in ("summary", "total"):

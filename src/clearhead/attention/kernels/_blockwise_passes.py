@@ -248,8 +248,8 @@ def _lost(
     """Return the gradient with respect to the sink logits, per head, negated, from the queries of `place`.
 
     Args:
-        sinks: (num_heads,).
-        context: that of the forward pass, (batch, num_heads, query_len, value_head_dim).
+        sinks: (num_heads,); not None.
+        context: that of the forward pass, (batch, num_heads, query_len, value_head_dim); not None.
         grad_context: its gradient.
         sums: those of the forward pass.
         place: the slices of samples, heads and queries.

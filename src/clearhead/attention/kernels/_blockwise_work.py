@@ -294,7 +294,7 @@ class Pattern:
         return torch.div(kept, self.kept, out=self.factors.view(*shape))
 
     def _by_position(self, tile: Tile, part: HeadSlice) -> Tensor:
-        """Return random 32-bit integers, as int64, (samples, heads, queries, keys).
+        """Return random 32-bit integers, as int64, (samples, heads, queries, keys); the problem must have a `part`.
 
         They depend on the seed and on each weight's position in the matrix of all ranks alone.
         """

@@ -277,7 +277,8 @@ def _as_the_kernels_want(
     """Return query, key, value and scale with one width, contiguous rows that do not overlap, and a scale above 0.
 
     The narrower tensors are padded with zeros; a scale ≤ 0 moves into the query, since the kernel masks the future
-    before it scales, and −∞ times such a scale is not −∞. Tensors that fit stay the same.
+    before it scales, and −∞ times such a scale is not −∞. If one of the tensors has other strides, all are made
+    contiguous.
     """
     if scale <= 0:
         query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
@@ -299,8 +300,8 @@ def _as_the_kernels_want(
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
     """Return mask and bias of a piece as one tensor, and which queries see a key, (…, queries, 1).
 
-    Both are None if the piece has no mask; the second is None also if all queries see a key. The tensor is bool without
-    a bias. Rows that see nothing are all open, as `shown_mask` explains. The queries of a strip are in reverse order.
+    Both None without a mask; the second also if all are known to see a key, never on a GPU or in a trace. Bool without
+    a bias. Rows that see nothing are all open, as in `shown_mask`; a strip's queries are in reverse.
     """
     if not piece.masked:
         return None, None
@@ -326,7 +327,8 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
 def _strip(problem: Problem, piece: Piece) -> Tensor:
     """Return mask and bias of a piece that depend on the distance only, (1, heads, queries, keys), to be added.
 
-    A view of one value per distance; the queries are in reverse order, so that each row is the one above, shifted.
+    The problem must have a bias. A view of one value per distance; the queries are in reverse order, so that each row
+    is the one above, shifted.
     """
     assert problem.bias is not None
     queries, keys = lengths_of(problem, piece)

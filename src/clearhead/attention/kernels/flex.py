@@ -177,7 +177,7 @@ def _hides(problem: Problem) -> bool:
 
 
 def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
-    """Return the block mask of a problem, cached in `_BLOCKS` under its mask: layers and steps share it.
+    """Return the block mask of a problem with a mask, cached in `_BLOCKS` under it: layers and steps share it.
 
     Another length, device, inference mode or a write to a tensor replaces it. Not cached if a change could go
     unnoticed.

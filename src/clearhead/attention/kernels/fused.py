@@ -105,9 +105,9 @@ def refusals(problem: Problem) -> list[str]:
 def defers(problem: Problem) -> list[str]:
     """Return the reasons why "auto" prefers a later kernel; [] if there are none.
 
-    It defers, with gradients, for a mask that has spans, shows at most FEW of the pairs and needs a mask tensor: a
-    gradient of all keys for each chunk takes twice as long as blocks. Never with a bias, or for small or unreadable
-    problems.
+    It defers, with gradients, for a mask that has spans, shows at most FEW of the pairs and needs a mask tensor, but
+    for wide tiles: a gradient of all keys for each chunk takes twice as long as blocks. Never with a bias, or for small
+    or unreadable problems.
     """
     if (
         problem.mask is None

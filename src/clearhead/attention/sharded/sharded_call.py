@@ -88,7 +88,10 @@ class ShardedCall:
         )
 
     def run(self, problem: Problem) -> Tensor:
-        """Return the context of a part by the call's kernel; with dropout "blockwise" draws it by position."""
+        """Return the context of a part by the call's kernel; with dropout "blockwise" draws it by position.
+
+        UnsupportedError if the kernel refuses the part, as `run` raises it.
+        """
         return run(problem, kernel_by_place(problem, self.kernel))
 
     def seed(self) -> int | None:

@@ -60,7 +60,7 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
     ) -> CallSizes:
         """Return the sizes of one call, with declared ones instead of these.
 
-        No call has as many queries as heads, unless more tokens are too many.
+        One more token, up to the greatest length, if several heads would be as many as queries.
         """
         width = head_dim or dim + (dim % 2 if even else 0)
         h = num_heads or (heads if num_kv_heads is None else heads * num_kv_heads)

@@ -91,7 +91,7 @@ class Evidence(ABC):
 
     @cached_property
     def repetition(self) -> float:
-        """The largest difference of equal calls, relative to the largest number; inf for other shapes or NaN."""
+        """The largest difference of equal calls, relative to the largest number; inf as in `repeated`."""
         return repeated(lambda: self.subject(*self.inputs))
 
     @cached_property

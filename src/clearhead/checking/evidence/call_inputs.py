@@ -14,8 +14,8 @@ from clearhead.recording.operations import Unfilled
 def repeated(run: Callable[[], Tensor]) -> float:
     """Return the largest relative difference between the first of three equal calls and the other two.
 
-    Tensors that are never filled hold another number at each call, since memory may by chance be the same. inf for
-    other shapes or NaN; errors of the call are raised.
+    Tensors that are never filled hold another number at each call, since memory may by chance be the same. inf if the
+    shapes or the places of NaN or infinity differ; errors of the call are raised.
     """
 
     def call(number: float) -> Tensor:

@@ -47,7 +47,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def settled(self) -> Settled:
-        """Return the first call, in float64, or in float32 if that raises; with the error if both do.
+        """Return the first call, in float64, or in float32 if that raises or is not finite; the error if both raise.
 
         Raises:
             ModelError: codes `check.output`, for another shape of output, `check.mask` and `check.width`.

@@ -148,7 +148,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """Return an undeclared (back, ahead) window that makes the subject right; None if none does, or it is right."""
+        """Return an undeclared (back, ahead) window that makes the subject right; None if it is right, or unknown."""
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None
@@ -254,12 +254,12 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def returned(self) -> Any:
-        """Return the second item of the tuple that the subject returns."""
+        """Return the second item of the tuple that the subject returns, or None."""
         return self.subject.whole(*self.inputs)[1]
 
     @cached_property
     def leaks(self) -> tuple[str, ...] | None:
-        """The sides, "key" or "value", that leak a hidden NaN; None if no key is hidden, or the merge is wrong."""
+        """The sides, "key" or "value", that leak a hidden NaN; None if nothing is hidden, or the merge is wrong."""
         at = self.trials[0].under(self.explained.contract).setting
         seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
         hidden = (~seen).any(-2).all(1).all(0).nonzero()
@@ -320,7 +320,7 @@ def by_heads(subject: Subject) -> Callable[..., Tensor]:
 
 
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
-    """Return the largest score, or the largest minus the mean of its query if that is less; at least 1e-6."""
+    """Return the largest score, or the largest score less the mean of its query if that is less; at least 1e-6."""
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)

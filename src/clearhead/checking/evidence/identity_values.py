@@ -38,9 +38,9 @@ def measure(
 
 
 def slope(measured: Weights, seen: Tensor) -> float | None:
-    """Return the slope of the log-weights over q·k, which is the scale that was used; None if they form no line.
+    """Return the slope of the log-weights over q·k, which is the scale that was used.
 
-    `seen`: True for the weights to use, if they are above 0.
+    None if they form no line, or q·k does not vary. `seen`: True for the weights to use, if they are above 0.
     """
     weights, products = measured.weights, measured.products
     usable = (weights > 0) & seen.expand_as(weights)

@@ -45,8 +45,8 @@ def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
 def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
     """Return the estimated operations of a call, by the power law of the two longest measured calls.
 
-    The number of the longest call if they grow by less than one a token: code without a loop over tokens. 1 if none was
-    measured.
+    Those of the longest call if it is the only one, or if they grow by less than one a token: code without a loop over
+    tokens. 1 if none was measured.
     """
     (one, most), *rest = sorted(steps, reverse=True) or [(1, 1)]
     if not rest or most - rest[0][1] < one - rest[0][0]:
@@ -82,7 +82,7 @@ def costs_little(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tok
 def by_the_future(run: Call, x: Tensor) -> Iterator[Case]:
     """Yield one case: with another last token, the outputs of earlier tokens must not change.
 
-    Nothing if the call fails, returns fewer tokens, or is not finite.
+    Nothing if the call fails, returns another number of samples or tokens, or is not finite.
     """
     changed, output = x.clone(), called(run, (x,))
     changed[:, -1] = -changed[:, -1]
@@ -142,7 +142,7 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
         x: (batch, tokens, …).
 
     Returns:
-        None if no output changes.
+        None if no output changes, or a call with the first token changed fails.
     """
 
     def last(token: int) -> int:

@@ -194,7 +194,7 @@ def _with_mask(e: TokensEvidence) -> PaddedEvidence | None:
         return None
 
     def padded() -> PaddedEvidence | None:
-        """Return evidence of the model with its mask; an error of a call is raised."""
+        """Return evidence of the model with its mask, None if a padded batch is NaN; an error of a call is raised."""
         subject = prepare(run.model, "ids,mask", None, e.contract, e.seed)
         found = PaddedEvidence(subject, subject.contract, e.seed)
         return found if found.padding.alone >= 0 else None

@@ -145,9 +145,10 @@ def _projected(
 def sides_by_name(
     recorded: Recorded, output: Tensor, x: Tensor, context: Tensor
 ) -> Iterator[Sides]:
-    """Yield the sides of a layer, as products with parameters named as projections; nothing if one is missing.
+    """Yield the sides of a layer, as products with parameters named as projections.
 
-    For layers in which no attention was observed, such as a loop.
+    Nothing if query, key or value has none, a name recurs, or a parameter of another name is multiplied. For layers in
+    which no attention was observed, such as a loop.
 
     Args:
         recorded: the call.

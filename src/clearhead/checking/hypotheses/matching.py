@@ -57,7 +57,7 @@ class Trial:
     def error(self, recipe: Recipe) -> float:
         """Return the largest difference of a recipe, relative to the largest number of the target.
 
-        Inf as in `distance`.
+        Inf as in `distance`, and if the recipe cannot run on the inputs.
         """
         found = self.result(recipe)
         return torch.inf if found is None else distance(found, self.target)

@@ -185,7 +185,11 @@ def _of_layer(e: TokensEvidence, found: Explanation) -> Account:
 
 
 def _of_group(e: TokensEvidence, index: int) -> Account:
-    """Return the account of a group of heads, by its whole layer if a recipe explains it, else by its products."""
+    """Return the account of a group: by its layer if a recipe explains that and its products follow no edits.
+
+    Else by a recipe with edits from the projected value on; else by its products and the heads' layout. Sliced rows,
+    outputs of zeros, or a rotation of mixed tokens rule the layer out.
+    """
     inside, layer = e.explanations[index], e.layers[index]
     each = e.splittings[index]
     if layer is None and len(e.groups) == 1:
@@ -238,7 +242,7 @@ LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
 def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
-    """Return True if the queries are as long as they were projected, as after any rotation.
+    """Return True if the queries have the norms that they were projected with, as after any rotation.
 
     False without a known layer.
     """
@@ -325,10 +329,10 @@ def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
 
 
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
-    """Return the account of a subject that follows this recipe.
+    """Return the account of a subject that follows this recipe: a claim for each edit of its script.
 
-    There is a claim for each edit of its script, and for an output that is then not finite; topics without edits are
-    clear.
+    With edits there is one more for an output that is not finite. Those of `topics` whose stages no edit changes are
+    clear; any other is unknown, hidden by the first claim, except that claim's own.
     """
     trials = [each.under(found.contract) for each in trials]
     touched = {name for edit in found.script for name in edit.changes}

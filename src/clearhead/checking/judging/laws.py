@@ -99,7 +99,10 @@ def pairs(e: TokensEvidence) -> Verdict | None:
 
 
 def _rows_elsewhere(e: TokensEvidence) -> tuple[int, int] | None:
-    """Return (token, other): the first token whose output is the projected context of another one; None without one."""
+    """Return (token, other): the first token whose output is the projected context of another one.
+
+    None if there is none, or what reads the contexts is not known.
+    """
     if e.recorded is None or not e.groups or e.groups[-1].arranged is None:
         return None
     reader = consumer(e.recorded.recorder, e.recorded.output, e.groups[-1].attentions)

@@ -73,8 +73,8 @@ class Compared:
     def differences(self, contract: Contract) -> Iterator[tuple[str, str, str]]:
         """Yield (code, name, places) for the output and each gradient that differs from the definition.
 
-        Code is "differs" or "grad.wrong", name "output", "query", "key" or "value". Without `grad` the tolerance is
-        larger, and no gradient is compared.
+        Code is "differs" or "grad.wrong", name "output", "query", "key" or "value". Every rank must have a result.
+        Without `grad` the tolerance is larger, and no gradient is compared.
         """
         leaves = [each.clone().requires_grad_() for each in self.call.inputs[:3]]
         setting = self.sizes.setting(contract, *self.call.inputs[3:])

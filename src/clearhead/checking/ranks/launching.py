@@ -82,9 +82,10 @@ class StartedRanks:
         self._folder = Path()
 
     def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
-        """Return the outcome of a call on every rank; start the processes first if there are none.
+        """Return the outcome of a call on every rank, in order; start the processes first if there are none.
 
-        If one fails, all processes are ended. Raises ModelError, code `check.ranks`, if they cannot be started twice.
+        They call the constructor's subject, in the dtype of `subject`. A failed rank is a Failure, and all end.
+        ModelError, `check.ranks`, if two starts fail, or at once if the subject cannot be sent to the processes.
         """
         if not self._processes:
             # What the first backward pass of a process imports, once for all of them.

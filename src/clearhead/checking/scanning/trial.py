@@ -229,7 +229,7 @@ class _Seen(NamedTuple):
 def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
     """Return the report of one call, and what was seen; raise ModelError if the call fails.
 
-    The report is empty if nothing attends, unless it is called an attention.
+    The report is empty if nothing attends, unless it is called an attention and multiplies inputs with each other.
     """
     evidence = KINDS[way](subject, subject.contract, seed)
     with left_alone(subject):

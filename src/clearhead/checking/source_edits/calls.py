@@ -95,7 +95,8 @@ def of_module(
 ) -> Iterator[ExercisedCall]:
     """Yield calls of a module on several lengths and batches, with the results of the definition.
 
-    The parameters are drawn again, in place. `way` is the index in `layers_of`; the first row of x is 0.
+    The parameters are drawn again, in place. `way` is the index in `layers_of`; the first row of x is 0. Errors of the
+    module are raised.
     """
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     right, width = definition(layers, promised), layers["q"].matrix.shape[0]

@@ -150,7 +150,7 @@ def _asked(
 ) -> Iterator[Mistake | None]:
     """Yield None for each check that passes, and a mistake for each that does not, in the order of the report.
 
-    `way` is the index in `layers_of`. The parameters of `made` are changed in place.
+    `way` is the index in `layers_of`. The parameters of `made` are changed in place. Errors of its code are raised.
     """
     yield from asked_parameters(made, row)
     if not any(True for _ in made.parameters()):

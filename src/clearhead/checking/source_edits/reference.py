@@ -41,7 +41,8 @@ class CalledModule(NamedTuple):
 def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake | None]:
     """Yield None for each result that equals that of the solution, and a mistake for each that does not.
 
-    A function is called twice more, to see that it repeats itself. The global generator is seeded.
+    A function is called twice more, to see that it repeats itself. The global generator is seeded. Errors of the code
+    are raised.
 
     Args:
         thing: the function, class or instance of a learner; an instance is graded by its class.

@@ -35,7 +35,7 @@ def in_words_of(tree: ast.Module, solution: str) -> ast.Module:
 
 @cache
 def _on_page(slug: str) -> str:
-    """Return the text of the solution on the page of a lesson, "" if the page has none."""
+    """Return the text of the solution on the page of a lesson, "" if the page has none; cached."""
     page = docs(f"lessons/{slug}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python solution\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return "\n\n".join(blocks)

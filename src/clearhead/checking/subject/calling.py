@@ -48,7 +48,8 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
 def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
     """Call a function of (batch, len, dim), or (len, dim) if `axes` is not 3, per head.
 
-    Return (batch, heads, len, dim). A key head serves a group of query heads; a mask (batch, 1, …) all of them.
+    Return (batch, heads, len, dim). A key head serves a group of query heads; a mask (batch, 1, …) all of them. Raises
+    TypeError as `output_of`.
     """
     query, key, value, *mask = tensors
     groups = query.shape[1] // key.shape[1]

@@ -64,7 +64,10 @@ class Embedded(nn.Module):
         return cache_of(names) if "use_cache" in names else None
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Return what the model returns for vectors x, and a mask of real tokens if one is given."""
+        """Return what the model returns for vectors x, and a mask of real tokens if one is given.
+
+        TypeError as `_masks`.
+        """
         x, *mask = tensors
         return self.run(x, _masks(self.model, *mask))
 
@@ -103,7 +106,10 @@ class Steps(nn.Module):
         return output_of(found)[0]
 
     def full(self, x: Tensor) -> Tensor:
-        """Return the outputs of all tokens at once, without a cache; the stored one is not changed."""
+        """Return the outputs of all tokens at once, without a cache; the stored one is not changed.
+
+        TypeError as `output_of`.
+        """
         return output_of(self.embedded.run(x, {"use_cache": False}))[0]
 
 
@@ -160,7 +166,8 @@ def _handed(
 ) -> dict[str, Tensor]:
     """Return the input of the first call of each embedding, by its name, from one call of the model.
 
-    The model is called in evaluation mode without gradient; modes are restored.
+    The model is called in evaluation mode without gradient; modes are restored. Raises TypeError as `_masks`, and what
+    the model raises.
     """
     more = _masks(model, mask)
     handed: dict[str, Tensor] = {}

@@ -53,7 +53,8 @@ def of_layers(
 ) -> np.ndarray:
     """Draw layers × heads, and return an array of axes, None where a layer has fewer heads.
 
-    `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale.
+    `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale. Raises as
+    `given`.
     """
     columns = max(len(cells.heads) for cells in layers)
     places = [
@@ -144,7 +145,7 @@ def columns_for(count: int) -> int:
 def _axes(ax: object, count: int, columns: int, of: str) -> list[Axes]:
     """Return the given axes as a list, or `count` of a new figure with room for titles and a colour bar.
 
-    `of` says in an error what there must be one for.
+    `of` says in an error what there must be one for. Raises as `given`.
     """
     if ax is not None:
         return given(ax, count, of)

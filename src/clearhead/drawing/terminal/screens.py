@@ -104,8 +104,8 @@ class Screens(Printer):
     def find(self, query: int | None, key: int | None) -> tuple[int, int]:
         """Print the heads by a weight, strongest first, and the first of them over the tokens.
 
-        The weight is from a query to a key. If the key is None, it is the largest weight of the query; if the query
-        is None, the largest weight to the key. One of them must be given.
+        The weight is from a query to a key. If the key is None, it is the largest weight of the query; if the query is
+        None, the largest weight to the key. One of them must be given, and one head have finite weights.
 
         Returns:
             Layer and number of that head.
@@ -199,7 +199,7 @@ class Screens(Printer):
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
     def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
-        """Return the weights of a head, and the visible pairs, (tokens, tokens); None for all."""
+        """Return the weights of a head, and the visible pairs, (tokens, tokens), or None if nothing can hide one."""
         maps = HeadView(self._reading.matrices[layer], heads=[head]).exact()
         return maps.shares[0], None if maps.visible is None else maps.visible[0]
 

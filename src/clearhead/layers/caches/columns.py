@@ -44,8 +44,8 @@ class ColumnCache(Cache):
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Write keys and values after the stored ones, encoded; return all of them decoded, old and new.
 
-        If the store is too short, it is replaced by one of twice the length needed. `valid` is not used, and the new
-        tokens are not counted.
+        If the store is too short, it is replaced by one of twice the length needed. `_start` must have been called.
+        `valid` is not used, and the new tokens are not counted.
         """
         stop = self._seen + key.shape[2]
         if stop > self._stores[0].shape[2]:

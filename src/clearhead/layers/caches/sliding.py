@@ -213,7 +213,7 @@ class SlidingCache(Cache):
             self._oldest = torch.where(total == 0, 0, oldest)
 
     def _take(self, rows: Tensor) -> None:
-        """Select rows of the ring, and of the oldest position where it differs by row."""
+        """Select rows of the ring, and of the oldest position where it differs by row, in place."""
         super()._take(rows)
         if isinstance(self._oldest, Tensor):
             self._oldest = self._oldest[rows]

@@ -99,7 +99,8 @@ def _is_open(reader: ModuleReader) -> bool:
 def window_of(reader: ModuleReader) -> int | None:
     """Return the number of tokens that a query of the module sees, itself included; None if there is no window.
 
-    The module's own attribute goes before its configuration's; a layer whose type is not sliding has none.
+    The module's own attribute, which may be None, goes before its configuration's; a layer whose type is not sliding
+    has none.
     """
     module: Any = reader.module
     if not getattr(module, "is_sliding", True):

@@ -178,7 +178,7 @@ class Rehearsal:
         """Make one step of training, as a loop with zero_grad, backward and optimizer.step does, and return its loss.
 
         Schedulers in the state make a step, and a GradScaler scales the loss. Generators are not seeded if the seed is
-        None.
+        None. Raises as `call` does.
         """
         scalers = [part for part in self.state.values() if isinstance(part, torch.amp.GradScaler)]
         self.optimizer.zero_grad()

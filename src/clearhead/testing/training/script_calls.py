@@ -128,7 +128,10 @@ class ScriptCalls:
         return torch.where(there & known, following, entry)
 
     def change(self, **entries: Tensor) -> Tensor:
-        """Call the loss with some entries of the batch replaced, and return `difference` of that call."""
+        """Call the loss with some entries of the batch replaced, and return `difference` of that call.
+
+        Raises as that does.
+        """
         with torch.no_grad():
             return self.difference(self.rehearsal.call(self.script.with_entries(**entries)))
 

@@ -254,19 +254,21 @@ def dropout(calls: ScriptCalls) -> Measured:
 
 
 def evaluation(calls: ScriptCalls) -> Measured:
-    """Check that two calls of the model in eval mode with different seeds are equal bit for bit.
+    """Check that two calls of the model, after a call of the loss in eval mode, give equal logits with two seeds.
 
-    Raises NotJudgedError without logits. The argument of the two calls is that of the loss's last call.
+    None, or what differs. Both repeat the model's last call in the loss. NotJudgedError if it returns no logits, or is
+    not called.
     """
+    # It raises without logits. A model that is not called has no arguments.
+    _ = calls.logits
     rehearsal, outputs = Rehearsal(calls.script), []
-    args, kwargs = rehearsal.call(seed=1).inputs
-    rehearsal.call(seed=2)
+    args, kwargs = rehearsal.call(seed=1).inputs  # the loss may set the mode of the model
     for seed in (1, 2):
         draw_by(seed)
         with torch.no_grad():
             outputs.append(logits_of(rehearsal.model(*args, **kwargs)))
     one, other = outputs
-    if calls.logits is None or one is None or other is None:
+    if one is None or other is None:
         raise NotJudgedError("the model returns no logits")
     off = float((one - other).abs().max())
     return None if same(one, other) else f"two calls differ by {off:.3g}"

@@ -93,7 +93,7 @@ def hold(modules: Iterable[nn.Module]) -> None:
 
 
 def uninstall(user: object) -> None:
-    """Remove a user, and take the hooks out with the last one; no-op for any other object.
+    """Remove a user, and freed ones, and take the hooks out with the last one.
 
     Called again, it finishes what an interrupt cut.
     """

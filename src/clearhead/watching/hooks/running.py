@@ -50,7 +50,9 @@ _always: dict[Any, Any] = private("nn.modules.module._global_forward_hooks_alway
 
 
 def stack() -> list[nn.Module]:
-    """Return the modules that run in this thread, the innermost last.
+    """Return the modules that run in this thread, the innermost last, as the hooks of `install` saw them begin.
+
+    [] without these hooks. Modules that began before them, or while PyTorch compiles, are missing.
 
     Example:
         >>> stack()

@@ -178,10 +178,9 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
 
 
 def _edited_fastpath_enabled() -> bool:
-    """Return True if PyTorch's fast paths are enabled and no edited model is running.
+    """Return True if PyTorch's fast paths are enabled and no edited model is running, or PyTorch compiles.
 
-    False while a model runs that is edited, since the fast paths give no context of a head. The switch itself is one
-    for all threads.
+    The fast paths give no context of a head, which an edit needs. The switch itself is one for all threads.
     """
     # torch.compile knows PyTorch's own by the name that this one has now.
     is_enabled: bool = _mha._is_fastpath_enabled

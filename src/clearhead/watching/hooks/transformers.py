@@ -87,7 +87,10 @@ def _monkeypatch_each(functions: Any, undo: Undo) -> None:
 
 
 def _reporting(implementation: str | None, function: Any) -> Any:
-    """Return the function wrapped to report each call, or itself if its conventions are unknown, or it reports."""
+    """Return the function wrapped to report each call.
+
+    The function itself if its conventions are unknown, or if it is clearhead's and no edited model is running.
+    """
     # Ours reports its problems, unless the weights that it returns are edited as well; others may be
     # seen by what they call.
     if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):

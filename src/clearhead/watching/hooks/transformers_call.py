@@ -175,9 +175,9 @@ def read_call(
 def _without_mask(
     is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
-    """Return the mask of PyTorch's function when no mask is given; None if every key is visible.
+    """Return the mask of PyTorch's function when no mask is given; None if neither causality nor a window hides a key.
 
-    The first of several queries is at the first key, and a single query is the last token.
+    If causal, the first of several queries is at the first key, and a single query is the last token.
     """
     query_len, kv_len = lengths
     offset = None if query_len in (1, kv_len) or not is_causal else 0
@@ -188,7 +188,7 @@ def _without_mask(
 def _flash(
     valid: Tensor | None, is_causal: bool, sliding_window: int | None, lengths: tuple[int, int]
 ) -> Mask | None:
-    """Return the mask of flash attention: padding, causal, and the window; None if every key is visible."""
+    """Return the mask of flash attention: padding, causal, and the window; None if there is none of these."""
     query_len, kv_len = lengths
     real, offset = None, None
     if valid is not None:
@@ -247,10 +247,10 @@ def _window(
 
 
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
-    """Return the mask of the sequences that flash attention separates; None if it separates none.
+    """Return the mask of the sequences that flash attention separates; None if the arguments name none.
 
-    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do. Raises
-    as `_by_lengths`.
+    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do. Raises as
+    `_by_lengths`.
     """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
