@@ -16,7 +16,7 @@ from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import read_pictures, with_photos
-from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.runs import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.matrix.map_tiles import stages_of_pair
 from tests.browser.conftest import DESKTOP, PHONE, TWO_FRAMES, Opens, still
