@@ -282,17 +282,6 @@ def test_autocast_leaves_float64_alone() -> None:
     assert output.shape == x.shape
 
 
-@pytest.mark.parametrize("name", ["causal", "grouped", "any widths"])
-def test_weights_are_those_of_the_trace(name: str) -> None:
-    layer, inputs = made(name)
-    mask = ch.padding([2, 5, 7])
-    weights = layer.weights(*inputs, mask=mask)
-    assert isinstance(weights, ch.AttentionMatrix)
-    traced = ch.trace(layer, *inputs, mask=mask)["weights"]
-    assert weights.shape == traced.shape == (BATCH, layer.num_heads, TOKENS, inputs[-1].shape[1])
-    close(weights[:], traced)
-
-
 def test_weights_are_those_before_dropout() -> None:
     layer = ch.MultiHeadAttention(10, num_heads=2, dropout=0.5).double()
     x = drawn(BATCH, TOKENS, 10)
