@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import UnsupportedError
-from clearhead.layers.converting.tensor_pairs import weights_of, without_accelerate
+from clearhead.layers.converting.weights import weights_of, without_accelerate
 
 IDS = torch.arange(3, 12)[None]
 

@@ -1,6 +1,7 @@
 """What a matrix computes from long texts, in half precision and under autocast, in one table of its answers."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def tile(weights: AttentionMatrix) -> Tensor:
     return exact_tile(weights.problem, sums, 0, 0, few, few).values
 
 
-ANSWERS: dict[str, Callable[[AttentionMatrix], Tensor]] = {
+ANSWERS: dict[str, Callable[[AttentionMatrix], Any]] = {
     "rows": lambda weights: weights[..., [0, 7, -1], :],
     "pairs": lambda weights: weights.at([1, 5], [0, 4]),
     "column": lambda weights: weights[0, 0, :, 5],

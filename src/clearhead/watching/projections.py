@@ -7,7 +7,7 @@ from clearhead._common.foreign_names import ProjectionNames, is_output
 from clearhead._text import shown
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.attention_layer import AttentionLayer
-from clearhead.layers.converting.tensor_pairs import weights_of
+from clearhead.layers.converting.weights import weights_of
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.parts import Part
 from clearhead.matrix.head_numbers import numbers_of_heads

@@ -11,7 +11,7 @@ from torch.utils import _pytree
 from clearhead._common.checks import arguments_of, as_int, as_place
 from clearhead._text import shown
 from clearhead.errors import ArgumentTypeError, SelectionError, UnsupportedError
-from clearhead.layers.converting.tensor_pairs import weights_of, without_accelerate
+from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.head_results import HeadResults
 from clearhead.watching.projections import output_projection

@@ -23,7 +23,8 @@ from clearhead.layers.converting.adapters import (
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.model_comparison import Place, compare, put
 from clearhead.layers.converting.reader import ModuleReader, model_type
-from clearhead.layers.converting.tensor_pairs import Row, hooks_of_transformers
+from clearhead.layers.converting.tensor_pairs import Row
+from clearhead.layers.converting.weights import hooks_of_transformers
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 

@@ -24,7 +24,8 @@ from clearhead._common.foreign_names import SIZE_NAMES
 from clearhead._common.lazy import integration
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.reader import Fitted, ModuleReader, model_type
-from clearhead.layers.converting.tensor_pairs import described, weights_of, without_accelerate
+from clearhead.layers.converting.tensor_pairs import described
+from clearhead.layers.converting.weights import weights_of, without_accelerate
 from clearhead.layers.rotary import Layout
 from clearhead.masks import causal
 

@@ -11,14 +11,8 @@ from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
 from clearhead.errors import ClearheadError
 from clearhead.layers.attention_layer import AttentionLayer
-from clearhead.layers.converting.tensor_pairs import (
-    Projection,
-    Row,
-    TensorPair,
-    described,
-    hooks_of_transformers,
-    weights_of,
-)
+from clearhead.layers.converting.tensor_pairs import Projection, Row, TensorPair, described
+from clearhead.layers.converting.weights import hooks_of_transformers, weights_of
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
 from clearhead.layers.rotary import Layout
