@@ -71,6 +71,41 @@ def test_one_of_the_two_is_the_strongest_link_of_each_head(
     )
 
 
+IMAGES = [1, 99, 99, 5, 99]
+IMAGE = ch.reading.image_numbers(IMAGES, 99) == 0
+
+
+@pytest.mark.parametrize("query", [3, None, IMAGE])
+@pytest.mark.parametrize("key", [0, None, IMAGE, torch.stack([~IMAGE, IMAGE])])
+def test_the_patches_of_an_image_are_one_key(
+    query: Any, key: Any, seen: ch.types.Seen[ch.AttentionMatrix]
+) -> None:
+    if query is key is None:
+        return
+    rows = [1, 2] if torch.is_tensor(query) else [3] if query else range(5)
+    for link in seen.find(query, key, layers=["first"], sample=1):
+        weights = seen["first"].dense()[1, link.head]
+        assert link.query in rows
+        if torch.is_tensor(key):
+            weights = weights[:, IMAGE].sum(dim=1, keepdim=True)
+            assert link.key == 1
+        elif key is None:
+            assert link.key == int(weights[link.query].argmax())
+        else:
+            weights = weights[:, [key]]
+        assert link.weight == pytest.approx(float(weights[list(rows)].max()), abs=1e-12)
+        assert link.weight == pytest.approx(float(weights[link.query].max()), abs=1e-12)
+
+
+def test_numbers_of_images() -> None:
+    numbers = ch.reading.image_numbers
+    assert numbers(IMAGES, 99).tolist() == [-1, 0, 0, -1, 1]
+    assert (numbers(["a", "i"], "i").tolist(), numbers([], 99).tolist()) == ([-1, 0], [])
+    ids = torch.tensor([IMAGES, [99, 5, 99, 99, 99]])
+    assert numbers(ids, 99)[1].tolist() == [0, -1, 1, 1, 1]
+    assert numbers(ids[1:, 1:], 99, patches=1).tolist() == [[-1, 0, 1, 2]]
+
+
 def test_a_row_that_is_not_finite_is_no_link() -> None:
     layer = ch.MultiHeadAttention(4, num_heads=1)
     x = torch.randn(1, 3, 4)
@@ -81,42 +116,26 @@ def test_a_row_that_is_not_finite_is_no_link() -> None:
 
 
 def test_what_cannot_be_found(seen: ch.types.Seen[ch.AttentionMatrix]) -> None:
-    assert_refused(seen.find, "watch.find")
-    with pytest.raises(ch.errors.ArgumentError) as caught:
-        seen.find("it")
-    assert str(caught.value) == (
-        "[watch.find] query 'it' needs the tokens of the text: find(…, tokens=…), or a place."
-    )
-    assert_refused(lambda: seen.find("dog", tokens=WORDS), "watch.token", "'dog'")
-    assert_refused(lambda: seen.find(9), "matrix.range", "9 // 2 // 5")
-    wrong: Any = (1.5, True, [0])
-    for given in wrong:
-        with pytest.raises(ch.errors.ArgumentTypeError) as refused:
-            seen.find(key=given)
-        assert str(refused.value) == (
-            f"[watch.find-type] key must be a token as it reads, its place, or None; got {given!r}."
-        )
-        with pytest.raises(ch.errors.ArgumentTypeError) as refused:
-            seen.find(0, sample=given)
-        assert str(refused.value) == (
-            f"[watch.find-type] sample must be a whole number; got {given!r}."
-        )
-    for given in (True, "it", {0}):
-        with pytest.raises(
-            ch.errors.ArgumentTypeError, match=r"\[layers.list\] layers must be a list of"
-        ):
-            seen.find(0, layers=given)  # pyright: ignore[reportArgumentType]
+    rows: list[tuple[dict[str, Any], str, str]] = [
+        ({}, "watch.find", ""),
+        ({"query": "it"}, "watch.find", "query // 'it' // … // …"),
+        ({"query": "dog", "tokens": WORDS}, "watch.token", "'dog'"),
+        ({"query": 9}, "matrix.range", "9 // 2 // 5"),
+        ({"query": torch.zeros(5).bool()}, "watch.token", ""),
+        ({"key": torch.ones(4).bool()}, "segments.shape", "5 // (2, 5) // (4,)"),
+        ({"key": torch.ones(5)}, "watch.find-type", "key // tensor([1., 1., 1., 1., 1.])"),
+        *(({"key": each}, "watch.find-type", f"key // {each}") for each in (1.5, True, [0])),
+        *(({"query": 0, "sample": each}, "watch.find-type", f"{each}") for each in (1.5, [0])),
+        *(({"query": 0, "layers": each}, "layers.list", f"{each!r}") for each in (True, "it", {0})),
+    ]
+    for given, code, values in rows:
+        assert_refused(lambda given=given: seen.find(**given), code, *filter(None, [values]))
     layer = ch.MultiHeadAttention(4, num_heads=1)
     every: Any = ("summary", "total")
     for keep in every:
         with torch.no_grad(), ch.watch(layer, keep=keep) as kept:
             layer(torch.randn(1, 3, 4))
-        with pytest.raises(ch.errors.ArgumentError) as caught:
-            kept.find(0)
-        assert str(caught.value) == (
-            f'[watch.find] find needs a watch with keep="matrix"; keep={keep!r} holds no single weights. Over a '
-            "data set a function reduces each matrix: keep=lambda path, matrix: matrix.at(query, key)."
-        )
+        assert_refused(lambda kept=kept: kept.find(0), "watch.find", f"'{keep}'")
 
 
 def three(**options: Any) -> ch.types.Seen[Any]:

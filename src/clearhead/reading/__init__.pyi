@@ -1,4 +1,5 @@
 from ..matrix.rollout import rollout
+from ..watching.finding import image_numbers
 from .head_circuits import circuits
 from .logit_lens import lens
 from .logit_shares import logits_of
@@ -7,6 +8,7 @@ from .written_tokens import writes
 
 __all__ = [
     "circuits",
+    "image_numbers",
     "lens",
     "logits_of",
     "relevance",

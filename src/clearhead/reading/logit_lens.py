@@ -127,18 +127,15 @@ def lens(
         raise _no_unembedding(model, "no linear layer that reads the output of a norm makes them")
     norm, unembedding, _ = ending
     own = own[:, run.places]
-    streams = _streams(run, norm.call[0])
+    streams = [run.follow(path)[1] for path in run.order]
+    run.check_end(norm.call[0])
 
     def all_at_once(module: nn.Module, args: object) -> Tensor:
         """Replace the input of the unembedding by the normed streams of all layers, as one batch."""
         return norm.module(torch.cat(streams).to(norm.output.dtype))
 
-    hook = unembedding.register_forward_pre_hook(all_at_once)
-    try:
-        with torch.no_grad():
-            output = called(model, inputs)
-    finally:
-        hook.remove()
+    with torch.no_grad(), unembedding.register_forward_pre_hook(all_at_once):
+        output = called(model, inputs)
     batch, size = own.shape[0], own.shape[-1]
     every = _like((len(streams) * batch, len(run.places), size), output)
     if every is None:
@@ -155,18 +152,6 @@ def lens(
         else picked("target", asked, batch, size).to(logits.device)[None, :, None, None]
     )
     return Lens(_rows(logits, tokens, run.order, run.places), logits)
-
-
-def _streams(run: StreamRun, last: Tensor) -> list[Tensor]:
-    """Return the residual stream after each block, (batch, query_len, width), float64, in the order of the layers.
-
-    Raises UnsupportedError if the blocks do not follow each other up to `last`, the input of the last norm.
-    """
-    found: list[Tensor] = []
-    for path in run.order:
-        found.append(run.follow(path)[1])
-    run.check_end(last)
-    return found
 
 
 def _rows(

@@ -135,19 +135,16 @@ def logits_of(
     logit = rest.mean(dim=0)
     direction = direction[:, None].expand_as(run.normed)
 
-    rows: list[LogitShare] = []
+    parts: list[tuple[str, Sequence[int | None], Tensor]] = []
     for path, heads, results in run.layers():
-        found = results.along(direction)
-        rest = rest - found.sum(dim=1)
-        mean = found.mean(dim=0)
-        for head, of_queries in zip(heads, mean.tolist(), strict=True):
-            rows += [
-                LogitShare(path, head, at, each)
-                for at, each in zip(run.places, of_queries, strict=True)
-            ]
-    rows += [
-        LogitShare("the rest", None, at, each)
-        for at, each in zip(run.places, rest.mean(dim=0).tolist(), strict=True)
+        parts.append((path, heads, results.along(direction)))
+        rest = rest - parts[-1][2].sum(dim=1)
+    parts.append(("the rest", [None], rest[:, None]))
+    rows = [
+        LogitShare(path, head, at, each)
+        for path, heads, added in parts
+        for head, of_queries in zip(heads, added.mean(dim=0).tolist(), strict=True)
+        for at, each in zip(run.places, of_queries, strict=True)
     ]
     return LogitShares(rows, logit, run.norm.scale)
 

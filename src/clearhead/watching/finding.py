@@ -2,15 +2,18 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from clearhead._common.checks import as_int, as_place, check_head_numbers
+from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.head_numbers import numbers_of_heads
+from clearhead.matrix.indexing import as_indices, read_index
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.missing import OTHERWISE, is_within
 
@@ -45,45 +48,90 @@ class HeadLinks(MeasuredRows[HeadLink]):
 def links_of_heads(
     layer: str,
     matrix: AttentionMatrix,
-    query: int | None,
-    key: int | None,
+    query: int | Tensor | None,
+    key: int | Tensor | None,
     sample: int = 0,
 ) -> list[HeadLink]:
     """Return the link from a query to a key in each kept head, as one `HeadLink` a head.
 
-    If query or key is None, the strongest; not both may be. Negative places count from the end. Heads whose weights
-    are not finite are left out. A row or a column is computed, never the matrix.
+    Of several queries or of any, it is the strongest, and of any key. The weights of several keys are summed; the
+    first stands for them. Negative places count from the end. Heads whose weights are not finite are left out. Memory
+    is that of a row or a column.
+
+    Args:
+        layer: the path of the module.
+        matrix: its weights.
+        query: a place, a bool tensor, (len,) or (batch, len), or None for any.
+        key: the same for the keys.
+        sample: the row of the batch.
 
     Raises:
         ArgumentTypeError: code `watch.find-type`, for a sample that is no whole number.
-        SelectionError: code `matrix.range`.
+        SelectionError: codes `matrix.range`, and `watch.token` for a tensor without True.
+        ShapeError: code `segments.shape`, for another number of keys.
     """
-    sizes = matrix.query_len, matrix.kv_len
-    query, key = (_from_end(*each) for each in zip((query, key), sizes, strict=True))
     if as_int(sample) is None:
         raise ArgumentTypeError(
             "watch.find-type", f"sample must be a whole number; got {shown(sample)}."
         )
-    if query is not None and key is not None:
-        weights = matrix[sample, :, query, key]
-        places = [(query, key)] * matrix.num_heads
-    elif query is not None:
-        weights, at = matrix[sample, :, query, :].nan_to_num(-1.0).max(-1)
-        places = [(query, int(each)) for each in at]
+    rows = _places(query, matrix.query_len, 2, sample)
+    columns = _places(key, matrix.kv_len, 3, sample)
+    if isinstance(key, Tensor):
+        weights, columns = matrix.mass(key)[sample, :, rows, None], columns[:1]
     else:
-        assert key is not None
-        weights, at = matrix[sample, :, :, key].nan_to_num(-1.0).max(-1)
-        places = [(int(each), key) for each in at]
+        weights = matrix[sample, :, rows, columns]
+    largest, at = weights.nan_to_num(-1.0).flatten(1).max(dim=-1)
+    at = at.to(rows.device)
+    places = zip(
+        rows[at // len(columns)].tolist(), columns[at % len(columns)].tolist(), strict=True
+    )
     return [
         HeadLink(layer, head, *place, float(weight))
-        for head, place, weight in zip(numbers_of_heads(matrix), places, weights, strict=True)
+        for head, place, weight in zip(numbers_of_heads(matrix), places, largest, strict=True)
         if weight >= 0  # a row that is not finite looks nowhere
     ]
 
 
-def _from_end(place: int | None, length: int) -> int | None:
-    """Return an index counted from 0; None, or an index out of range, is returned unchanged."""
-    return place if place is None or as_place(place, length) is None else place % length
+def _places(given: int | Tensor | None, length: int, axis: int, sample: int) -> Tensor:
+    """Return the chosen indices, int64, on the CPU: one, those that are True in a sample, or all for None."""
+    if isinstance(given, Tensor):
+        rows = torch.atleast_2d(given)
+        given = rows[sample % len(rows)].nonzero()[:, 0]
+    index, _ = read_index(slice(None) if given is None else given, length, axis)
+    found = as_indices(index, length, torch.device("cpu"))
+    if not len(found):
+        raise SelectionError("watch.token", "a bool tensor must be True at a token; got none.")
+    return found
+
+
+@with_hints
+def image_numbers(
+    tokens: Sequence[str | int] | Tensor, image_token: str | int, patches: int | None = None
+) -> Tensor:
+    """Return the number of the image that each token is a patch of, int64, −1 for other tokens.
+
+    `mass` and `summary` take them as sets of keys; `edit` and `Seen.find` take the patches of an image, `numbers == 0`.
+
+    Args:
+        tokens: strings or ids, (len,), or a tensor of ids, (len,) or (batch, len).
+        image_token: the string or id that a model replaces by a patch, such as `processor.image_token_id`.
+        patches: the number of patches of each image; None if there are other tokens between images.
+
+    Returns:
+        (len,) or (batch, len).
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> ch.reading.image_numbers(torch.tensor([1, 99, 99, 5, 99, 99]), 99)
+        tensor([-1,  0,  0, -1,  1,  1])
+    """
+    equal: Any = tokens == image_token
+    if not isinstance(tokens, Tensor):
+        equal = [each == image_token for each in tokens]
+    is_patch = torch.as_tensor(equal, dtype=torch.bool)
+    starts = is_patch if patches else is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
+    numbers = (starts.cumsum(dim=-1) - 1) // (patches or 1)
+    return numbers.masked_fill(~is_patch, -1)
 
 
 def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
@@ -98,24 +146,24 @@ def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
 
 
 def place_of_token(
-    side: str, wanted: str | int | None, tokens: Sequence[str | int] | None
-) -> int | None:
-    """Return the place of a token, given by its place, unchecked, or by its text, the first such; None for None.
+    side: str, wanted: str | int | Tensor | None, tokens: Sequence[str | int] | None
+) -> Any:
+    """Return the place of a token, given by its text, the first such; a place, a bool tensor and None are unchanged.
 
     Raises:
         ArgumentError: code `watch.find`, for a text where no tokens are known.
         ArgumentTypeError: code `watch.find-type`, for what is neither.
         SelectionError: code `watch.token`, for a token that is not there.
     """
-    if wanted is None:
-        return None
+    if wanted is None or (isinstance(wanted, Tensor) and wanted.dtype == torch.bool):
+        return wanted
     number = as_int(wanted)
     if number is not None:
         return number
     if not isinstance(wanted, str):
         raise ArgumentTypeError(
             "watch.find-type",
-            f"{side} must be a token as it reads, its place, or None; got {shown(wanted)}.",
+            f"{side} must be a token as it reads, its place, a bool tensor, or None; got {shown(wanted)}.",
         )
     if tokens is None:
         raise ArgumentError(

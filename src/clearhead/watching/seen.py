@@ -112,8 +112,8 @@ class Seen(Answering, WholeRecord[Kept]):
 
     def find(
         self,
-        query: str | int | None = None,
-        key: str | int | None = None,
+        query: str | int | Tensor | None = None,
+        key: str | int | Tensor | None = None,
         *,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
@@ -123,9 +123,10 @@ class Seen(Answering, WholeRecord[Kept]):
         """Return which heads look from one token to another, the strongest first.
 
         Args:
-            query: the token that looks, as it reads (the first of several) or by its place, −1 for the last;
-                None for any: each head's strongest link to the key.
-            key: the token that is attended to, in the same form.
+            query: the token that looks, as it reads (the first of several) or by its place, −1 for the last; a bool
+                tensor, (len,) or (batch, len), for any that is True, and None for any: each head's strongest link.
+            key: the token that is attended to, in the same form. The weights of keys that are True, such as
+                the patches of an image, are summed, and the first stands for them.
             tokens: the tokens; None takes those of the run.
             source_tokens: in cross-attention the tokens of the keys, in the same form.
             layers: only these, by path or number; None for all.
@@ -136,6 +137,7 @@ class Seen(Answering, WholeRecord[Kept]):
                 summaries or totals were kept, and `watch.results`, for contexts or results of a function.
             ArgumentTypeError: codes `watch.find-type` and `layers.list`.
             SelectionError: codes `watch.token`, `watch.layer` and `matrix.range`.
+            ShapeError: code `segments.shape`, for a bool tensor of another number of keys.
 
         Example:
             >>> import torch, clearhead as ch

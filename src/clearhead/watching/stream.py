@@ -92,7 +92,6 @@ class StreamRun:
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
         self._model, self._query = model, query
         self._calls: dict[str, list[BlockCall]] = {}
-        self._inside: dict[str, list[str]] = {}
         self._norm: Ending | None = None
         self._before: tuple[str, Tensor] | None = None
         self._short: int | None = None
@@ -135,10 +134,8 @@ class StreamRun:
             if is_linear and norm is not None and _is_same(given, norm.output):
                 self.ending = norm, module, made
                 return
-            read = self._kept(given) if given.shape == made.shape else None
-            call = BlockCall(read, self._kept(made), rounding_of(made))
-            if name not in self._calls:
-                self._inside.setdefault(parent_of(name), []).append(name)
+            read = self.at(given, 1).clone() if given.shape == made.shape else None
+            call = BlockCall(read, self.at(made, 1).clone(), rounding_of(made))
             self._calls.setdefault(name, []).append(call)
             if is_norm(module) and read is not None:
                 self._norm = Ending(name, module, (read.double(), call.made.double()), made)
@@ -150,10 +147,6 @@ class StreamRun:
         if self._query is not None:
             tensor = tensor.narrow(axis, self._query % tensor.shape[axis], 1)
         return tensor.detach()
-
-    def _kept(self, tensor: Tensor) -> Tensor:
-        """Return a copy of an input or output at the requested queries."""
-        return self.at(tensor, 1).clone()
 
     def _of_stream(self, layers: Sequence[str], norm: str) -> list[str]:
         """Return the layers of the part of the model that has the last norm (by path), without a vision tower.
@@ -171,9 +164,10 @@ class StreamRun:
         return list(layers) if goes_on else inside
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
-        """Return the residual stream before and after the block of a layer, float64, and its relative rounding.
+        """Return the stream before and after the block around a layer, at the run's queries, float64, and a tolerance.
 
-        Stores the output; UnsupportedError, `logits.stream`, unless the block ran once, on the output stored before.
+        The tolerance is `rounding_of` the output. Stores the output; UnsupportedError, `logits.stream`, unless the
+        block ran once, on the output stored before, if any.
         """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []
@@ -210,9 +204,8 @@ class StreamRun:
             raise no_stream(path, f"its heads add {sizes[0]} and its block gives {sizes[1]}")
         parts = {"": torch.zeros_like(made)}
         attention = [each.made for each in self._calls.get(path, ())]
-        for name in self._inside.get(block, ()):
-            (read, part, _), *more = self._calls[name]
-            if name == block or more or part.shape != made.shape:
+        for name, ((read, part, _), *more) in self._calls.items():
+            if name == block or parent_of(name) != block or more or part.shape != made.shape:
                 continue
             parts[name.removeprefix(f"{block}.")] = part
             module = self._model.get_submodule(name)
@@ -286,7 +279,7 @@ def _ending(model: nn.Module, run: StreamRun) -> tuple[Ending, nn.Module, Tensor
     if ending is not None:
         norm, linear, made = ending
         same = [each for each in tensors_in(run.output) if each.shape == made.shape]
-        if any(_is_equal(each, made) for each in same):
+        if any(bool((each == made).all()) for each in same):
             return ending
         reason = (
             f"no output of the model is that of the {type(linear).__name__} that reads its last norm, "
@@ -301,11 +294,6 @@ def _no_logits(model: nn.Module, reason: str) -> UnsupportedError:
         "logits.unembedding",
         f"a logit of {type(model).__name__} is no sum of what its heads add: {reason}.",
     )
-
-
-def _is_equal(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors have equal shapes and values; dtypes may differ."""
-    return one.shape == other.shape and bool((one == other).all())
 
 
 def parent_of(path: str) -> str:

@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError
 from clearhead.matrix.matrix import PageOptions
+from clearhead.watching.finding import image_numbers
 
 KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 """The first bytes of a file, and its media type."""
@@ -104,13 +104,15 @@ def read_pictures(options: PageOptions) -> Pictured:
     in_source = source_tokens is not None or (token is None and tokens is not None)
     if token is None:
         text = patch_names((0, 0), skip) + [""] * sum(map(math.prod, sizes or ()))
-        places = list(range(skip, len(text)))
+        places, lengths = list(range(skip, len(text))), []
     else:
         name, given = ("source_tokens", source_tokens) if in_source else ("tokens", tokens)
         text = list(read_text(name, given, options.get("sample", 0)).tokens)
         wanted = token if isinstance(token, str) else f"#{token}"
-        places = [at for at, each in enumerate(text) if each == wanted]
-    grids = _fitting(contents, kinds, places) if sizes is None else _merged(sizes, len(places))
+        numbers = image_numbers(text, wanted)
+        places = (numbers >= 0).nonzero()[:, 0].tolist()
+        lengths = numbers[places].bincount().tolist()
+    grids = _fitting(contents, kinds, lengths) if sizes is None else _merged(sizes, len(places))
     if not places or sum(map(math.prod, grids)) != len(places):
         patches = " + ".join(f"{rows} × {columns}" for rows, columns in grids)
         raise ArgumentError(
@@ -160,15 +162,13 @@ def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int
 
 
 def _fitting(
-    contents: Sequence[bytes], kinds: Sequence[str], places: Sequence[int]
+    contents: Sequence[bytes], kinds: Sequence[str], lengths: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return rows and columns of the patches of pictures, each a run of places.
+    """Return rows and columns of the patches of pictures, of which each has a run of patches with one of the lengths.
 
     They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if runs are
     not as many as pictures, or several or no sizes fit.
     """
-    ends = [at for at, (place, later) in enumerate(pairwise(places), 1) if later - place > 1]
-    lengths = [end - start for start, end in pairwise([0, *ends, len(places)])]
     if len(lengths) != len(contents):
         raise ArgumentError(
             "page.grid",
