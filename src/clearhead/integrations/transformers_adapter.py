@@ -19,9 +19,8 @@ from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.inputs import CallKeys, LayerCall
 from clearhead.layers.parts import Part, ScoreBias, options_of
-from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
-from clearhead.layers.temperature import Temperature
+from clearhead.layers.score_parts import RelativeBias, Temperature
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
