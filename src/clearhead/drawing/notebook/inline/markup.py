@@ -56,7 +56,7 @@ def table(
         headings: rows above the others, the first of them bold.
         rows: the cells, row by row.
         sides: the text alignment of every column, the first too; () is left.
-        styles: CSS of each cell but the first, row by row, each after a semicolon, as ";color:red"; none where they end.
+        styles: CSS of each cell but the first, row by row, each after a semicolon, as ";color:red"; else none.
     """
 
     def row(tag: str, cells: Iterable[str], weight: int, further: Iterable[str] = ()) -> Html:
