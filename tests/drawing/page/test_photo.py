@@ -235,6 +235,7 @@ def test_a_model_that_reads_pictures_in_a_text(reader: Reader, tmp_path: Path) -
     options: Any = {"images": images, "image_token": 99, "tokens": sequences, "skip": reader.skip}
     options["grid"] = reader.inputs.get("image_grid_thw")
     payload: Any = seen.to_html(tmp_path / "a.html", **options)
+    assert payload.to_bytes()
     tower, first, last = seen
     towers = [] if reader.skip is None else [tower] * 2
     assert [each["name"] for each in payload.data["layers"]] == [*towers, first, last]
