@@ -168,8 +168,8 @@ def how(problem: Problem) -> str:
 def attend(problem: Problem) -> Tensor:
     """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype, with autocast disabled.
 
-    Non-finite inputs are contained, except off the CPU without a mask or with the causal flag alone. Second
-    derivatives raise UnsupportedError, code `kernel.second-derivative`.
+    Non-finite inputs are contained, except in ONNX, and off the CPU without a mask or with the causal flag
+    alone. Second derivatives raise UnsupportedError, code `kernel.second-derivative`.
     """
     query = problem.query
     if is_autocast(query):
