@@ -77,9 +77,10 @@ def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
 
 
 def _operation(observed: ObservedAttention, weighing: Weighing, topic: str) -> int | None:
-    """Return the number of the recorded operation that a topic is about; None if there is none.
+    """Return the number of the recorded operation that a topic is about; None if the topic has none.
 
-    It is the product of the scores, or that with the value, if nothing in between is meant.
+    Where what is meant was not recorded, such as a missing scale, it is the product of the scores for the topics of
+    `SCORES`, the product with the value for those of `CONTEXT`, and None for "dropout".
     """
     kinds = CHANGES.get(topic, ())
     for change in weighing.changes:

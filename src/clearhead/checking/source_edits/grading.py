@@ -319,5 +319,8 @@ def _differing(one: str, other: str) -> int:
 
 
 def _plain(text: str) -> list[str]:
-    """Return the words and signs of a program, independent of its layout."""
+    """Return the words, signs and indents of a program, without comments and blank lines.
+
+    An indent, the spaces before a line, is one string.
+    """
     return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)
