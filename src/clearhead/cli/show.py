@@ -272,7 +272,7 @@ def _show_long(
     """
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
-    from clearhead.drawing.terminal.long import MAP_CELLS, LongScreens
+    from clearhead.drawing.terminal.terminal import MAP_CELLS, LongScreens
 
     pool, links = (MAPS[0], LINKS) if with_page else (MAP_CELLS, None)
     with progress_bars() as progress:
