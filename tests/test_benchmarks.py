@@ -282,55 +282,10 @@ def test_a_case_from_start_to_table(
     assert re.search(r"<= 1000x: yes, \S+<br><= 0.000001x: \*\*no\*\*, \S+ \|", page)
 
 
-@pytest.mark.usefixtures("clean_cases")
-def test_quick_stores_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(CASES, "tiny-square", TINY)
-    monkeypatch.setattr(command, "QUICK_BUDGET", 0.0)
-    monkeypatch.setattr(harness, "peak_memory", lambda case, side: None)
-    monkeypatch.setattr(report, "store", lambda *_: pytest.fail("was stored"))
-    assert command.main(["tiny-*", "--quick"]) == 0
-    assert "memory" not in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("clean_cases")
-def test_list_and_unknown_names(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(CASES, "tiny-square", TINY)
-    assert command.main(["--list"]) == 0
-    assert capsys.readouterr().out == "tiny-square  x @ x, (1, 1)  <= 1000x  <= 0.000001x\n"
-    assert command.main(["huge"]) == 1
-    assert capsys.readouterr().err == "no case is called 'huge'; see --list\n"
-
-
 def stored(name: str, measured: str, ratio: float) -> report.Record:
     times = Times([(ratio, 1.0)], (1, 1))
     outcome = Outcome(Case(name, dict), times, {"ours": None, "theirs": None})
     return {**report.stamp(outcome.record(), harness.environment()), "measured": measured}
-
-
-def test_the_table_shows_the_latest_of_every_case(tmp_path: Path) -> None:
-    old, new = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
-    report.store([("group", stored("one", old, 2.0)), ("group", stored("two", old, 3.0))], tmp_path)
-    [path] = report.store([("group", stored("one", new, 4.0))], tmp_path)
-    assert path.name == "group.json"
-    assert [(r["case"], r["ratio"]) for r in report.latest(tmp_path)] == [
-        ("one", 4.0),
-        ("two", 3.0),
-    ]
-    page = report.publish(tmp_path).read_text()
-    assert page.index("## 2026-02-01") < page.index("`one`") < page.index("## 2026-01-01")
-    assert "| 4.000 (4.000 – 4.000) |" in page
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1234.0, "1234 s"), (2.5, "2.5 s"), (0.0123, "12.3 ms"), (4.56e-5, "45.6 µs"), (3e-9, "3 ns")],
-)
-def test_seconds_are_readable(value: float, text: str) -> None:
-    assert report.seconds(value) == text
 
 
 def test_rows_of_a_gpu_say_that_there_is_none(

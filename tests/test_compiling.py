@@ -460,27 +460,6 @@ def test_steps_with_a_static_cache_are_one_graph_for_any_length() -> None:
     assert len(graphs) <= 2
 
 
-@torch.no_grad()
-def test_a_static_cache_is_compiled_twice_at_most() -> None:
-    """Once for its first length, and once for any."""
-
-    def step(cache: ch.layers.StaticCache, query: Tensor, *kv: Tensor) -> Tensor:
-        return nn.functional.scaled_dot_product_attention(query, *cache.append(*kv))
-
-    counter = CompileCounter()
-    torch._dynamo.reset()
-    compiled = torch.compile(step, fullgraph=True, backend=counter)
-    cache, other = ch.layers.StaticCache(31), ch.layers.StaticCache(31)
-    prompt = torch.randn(3, 2, 3, 5, 7)
-    step(cache, *prompt)
-    step(other, *prompt)
-    for _ in range(13):
-        token = torch.randn(3, 2, 3, 1, 7)
-        assert torch.equal(compiled(cache, *token), step(other, *token))
-    assert len(cache) == len(other) == 18
-    assert counter.frame_count <= 2
-
-
 STEPS: dict[str, Any] = {
     "plain": lambda: ch.MultiHeadAttention(16, num_heads=2, mask=ch.causal()),
     "window, rotary": lambda: ch.MultiHeadAttention(
@@ -573,15 +552,6 @@ def test_an_exported_step_that_would_stand_still_is_refused(kind: str, filled: b
     )
     with pytest.raises(ch.errors.UnsupportedError, match=r"cache\.export"):
         torch.jit.trace(step, (x,), check_trace=False)
-
-
-@torch.no_grad()
-def test_latent_attention() -> None:
-    layer, x = STEPS["latents"](), torch.randn(2, 6, 16)
-    expected = layer(x)
-    torch._dynamo.reset()
-    layer.compile(backend="eager", fullgraph=True)
-    torch.testing.assert_close(layer(x), expected)
 
 
 FIRST_USE = """

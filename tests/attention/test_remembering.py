@@ -69,8 +69,9 @@ def test_a_call_asked_again_has_the_numbers_of_the_first(
         tensors = draw(query_len=queries, kv_len=11, dtype=dtype)
         found = ch.attend(**tensors, mask=mask)
         exact = {each: tensor.double() for each, tensor in tensors.items()}
-        defined = ch.attend(**exact, mask=mask, kernel="eager")
-        plain = ch.attend(**tensors, mask=mask, kernel="eager")
+        defined, plain = (
+            ch.attend(**given, mask=mask, kernel="eager") for given in (exact, tensors)
+        )
         close(found, defined, plain, "the context")
     assert repeated == [False, False, True, True]
 
@@ -144,8 +145,7 @@ def test_a_mask_that_may_change_is_asked_anew(repeated: list[bool]) -> None:
         torch.testing.assert_close(now, ch.attend(**tensors, mask=mask, kernel="eager"))
 
 
-WINDOW = ch.sliding_window(left=2, right=0)
-LONG_WINDOW = ch.sliding_window(left=300, right=0)
+WINDOW, LONG_WINDOW = (ch.sliding_window(left=left, right=0) for left in (2, 300))
 
 
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"bias": ch.alibi(6)}], ids=str)

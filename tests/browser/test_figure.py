@@ -245,42 +245,6 @@ def test_the_state_is_a_property_an_attribute_and_an_event(opens: Opens, tmp_pat
     expect(cell(page, "scores.1.0").locator("span")).to_have_text("5.00")
 
 
-def test_several_in_one_page_share_nothing(opens: Opens, tmp_path: Path) -> None:
-    figures = [figure(title=f"number {at}", predict=("weights", 1, 0)) for at in range(4)]
-    page_of = (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>four</title><body><main>{}</main>"
-    )
-    path = tmp_path / "four.html"
-    first = figures[0].to_element()
-    others = "".join(each.to_element(script=False) for each in figures[1:])
-    path.write_text(page_of.format(first + others + figures[0].to_element()), encoding="utf-8")
-    page = opens(path.as_uri())
-    places = page.locator("ch-figure")
-    assert places.locator(".panel").count() == 5 * 6
-    address, length = page.url, page.evaluate("history.length")
-    second = places.nth(1)
-    cell(second, "query.0.0").focus()
-    page.keyboard.press("ArrowUp")
-    second.get_by_role("button", name="causal").click()
-    second.get_by_label("What is").fill("1")
-    second.get_by_role("button", name="compare").click()
-    assert places.evaluate_all("(all) => all.map((each) => each.state)") == [
-        "",
-        "query.0.0=1.1&mask=100.110.111&guess=1",
-        "",
-        "",
-        "",
-    ]
-    ids = page.evaluate(
-        "[...document.querySelectorAll('ch-figure')].flatMap((each) => "
-        "[...each.shadowRoot.querySelectorAll('[id]')]).length"
-    )
-    assert ids == 0
-    # A key beside the figures is not theirs.
-    page.locator("body").press("ArrowUp")
-    assert (page.url, page.evaluate("history.length"), page.title()) == (address, length, "four")
-
-
 def test_each_has_a_theme_of_its_own(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, figure(), tmp_path, dark=True)
     ground = "(each) => getComputedStyle(each.shadowRoot.querySelector('.figure')).backgroundColor"

@@ -16,7 +16,7 @@ from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import read_pictures, with_photos
-from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.runs import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.matrix.map_tiles import stages_of_pair
 from tests.browser.conftest import DESKTOP, PHONE, TWO_FRAMES, Opens, still
@@ -945,20 +945,6 @@ def test_an_exported_map_that_is_far_longer_than_broad_can_be_read(opens: Opens)
     assert "␣" not in "".join(said)
 
 
-def test_an_exported_map_has_no_labels_of_another_one(opens: Opens) -> None:
-    runs = [Run(name, [Layer("", matrix(size, heads=1))]) for name, size in (("A", 5), ("B", 9))]
-    page = opens(heads_payload(runs, "two lengths"))
-    page.keyboard.press("c")
-    maps_drawn(page)
-    names = re.findall(r">#(\d+)</text>", exported(page)[1].decode("utf-8"))
-    assert len(names) == 2 * (5 + 9)
-
-
-def test_nothing_is_exported_where_there_is_nothing(opens: Opens) -> None:
-    page = opens(heads_payload([Run("", [Layer("", matrix(0, heads=1))])], "empty"))
-    page.get_by_role("button", name="Picture", exact=True).click()
-
-
 def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens) -> None:
     page = opens(payload(HOSTILE, "".join(HOSTILE[:4])))
     tokens = page.locator(".ch-token")
@@ -1010,19 +996,6 @@ def test_axe_finds_nothing(
     assert violations(page) == []
     # Nothing is cut off at the side.
     assert page.evaluate("() => document.documentElement.scrollWidth") <= size["width"]
-
-
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (2560, 1300)])
-def test_the_map_takes_all_the_room(opens: Opens, width: int, height: int) -> None:
-    """It hid the overview, and the map stayed as it was."""
-    page = opens(payload(WORDS), size={"width": width, "height": height})
-    small = still(page.locator(".ch-map-canvas"))["width"]
-    page.keyboard.press("f")
-    large = still(page.locator(".ch-map-canvas"))
-    assert large["width"] > 1.2 * small
-    assert large["y"] + large["height"] <= height
-    page.keyboard.press("f")
-    assert still(page.locator(".ch-map-canvas"))["width"] == small
 
 
 def test_a_page_in_a_frame_leaves_the_history_of_its_reader(opens: Opens, tmp_path: Path) -> None:

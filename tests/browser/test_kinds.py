@@ -14,7 +14,7 @@ from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset, write_page
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.runs import Start
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import TWO_FRAMES, Opens
 

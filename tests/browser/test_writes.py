@@ -12,7 +12,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.runs import Start
 from clearhead.drawing.page.texts import read_text
 from clearhead.reading.written_tokens import Writes
 from tests.browser.conftest import DESKTOP, PHONE, Opens

@@ -21,7 +21,7 @@ from tests.checking.bank.course import CASES, HEAD, Case, made, program
 
 TENTH = 10
 # Codes that the outcome has, and no rule of `check`.
-OF_OUTCOME = {"check.call", "stage.input", "stage.missing"}
+OF_OUTCOME = {"check.call", "stage.input", "stage.missing", "sum.wrong"}
 
 
 def chosen(config: pytest.Config) -> list[Case]:
@@ -79,7 +79,6 @@ STUBS = {
     "ellipsis": (1, "def scores(query, key):\n    ...\n", "scores"),
     "pass": (1, "def scores(query, key):\n    pass\n", "scores"),
     "docstring": (2, 'def weights(scores):\n    """Weights."""\n', "weights"),
-    "none": (2, "def weights(scores):\n    powers = None\n    return powers\n", "weights"),
     "raised": (3, "def context(weights, value):\n    raise NotImplementedError\n", "context"),
     "gap": (1, "def scores(query, key):\n    table = torch.empty(len(query), len(key))\n    ...\n    return table\n", "scores"),
     "assigned": (7, program(7, "filled").replace("torch.triu(torch.ones(n, n), diagonal=1).bool()", "..."), "forward"),

@@ -1,4 +1,4 @@
-"""A report as text: what follows is marked, lines are as wide as they may be, drawings are kept."""
+"""A report as text: lines are as wide as they may be, drawings are kept."""
 
 import json
 
@@ -7,11 +7,11 @@ from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.report import WIDTH, Finding, Report, sarif
 
 CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60)
-CONSEQUENCE = Finding("e.f", "and so on", follows_from="a.b")
+OTHER = Finding("e.f", "and so on")
 
 
 def test_the_text_of_findings() -> None:
-    lines = str(Report("mine", (CAUSE, CONSEQUENCE))).splitlines()
+    lines = str(Report("mine", (CAUSE, OTHER))).splitlines()
     assert lines[0].startswith("✗ a.b   one one")
     assert lines[1].startswith("    one")
     assert all(len(line) <= WIDTH for line in lines)
@@ -20,7 +20,7 @@ def test_the_text_of_findings() -> None:
     assert lines[start + 3].startswith("    likely     do do")
     assert lines[start + 4].startswith("               do do")
     assert "    see        clearhead explain a.b" in lines
-    assert lines[-1] == "  ↳ e.f   and so on (follows from a.b)"
+    assert lines[-2:] == ["✗ e.f   and so on", "    see        clearhead explain e.f"]
 
 
 def test_a_file_whose_name_is_no_text() -> None:
@@ -67,13 +67,9 @@ def test_nothing() -> None:
 
 
 def test_how_many() -> None:
-    another = Finding("g.h", "again", follows_from="a.b")
     assert Report("mine", ()).summary == "no mistake found"
     assert Report("mine", (CAUSE,)).summary == "1 mistake found"
-    assert Report("mine", (CAUSE, CONSEQUENCE)).summary == "1 mistake found, and 1 that follows"
-    assert Report("mine", (CAUSE, CAUSE, CONSEQUENCE, another)).summary == (
-        "2 mistakes found, and 2 that follow"
-    )
+    assert Report("mine", (CAUSE, OTHER)).summary == "2 mistakes found"
 
 
 def test_a_drawing() -> None:

@@ -252,13 +252,6 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert uri.endswith("caf%E9/mine%FF.py")
 
 
-def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    page = tmp_path / "nowhere" / "page.html"
-    found = invoke("no/such/file.py:Nobody", "--html", str(page))
-    assert found.exit_code == 1
-    assert "[file.unwritable]" in found.stderr
-
-
 RUINOUS = """
 import atexit, os, sys, time
 print("printed by what is checked")

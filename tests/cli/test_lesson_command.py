@@ -66,18 +66,6 @@ def test_the_list_marks_what_is_right(folder: Path) -> None:
     assert lines("lesson")[-1] == "clearhead lesson 4 begins the next."
 
 
-def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("builtins.open", refuse)
-    refused = invoke("lesson", "1")
-    assert refused.exit_code == 1
-    assert (
-        "[file.unwritable] lesson_01.py could not be written: Permission denied" in refused.stderr
-    )
-
-
 def test_without_its_number_a_lesson_is_no_surprise(folder: Path) -> None:
     (folder / "lesson_01.py").write_text(read_lesson(1).solution, encoding="utf-8")
     assert lines("check", "lesson_01.py")[-1] == (

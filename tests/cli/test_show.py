@@ -337,13 +337,6 @@ def test_show_writes_a_page_of_a_long_text(
     assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "nowhere" / "page.html"
-    result = invoke("show", "it", "--model", str(tmp_path), "--html", str(file))
-    message = f"[file.unwritable] {file} could not be written: No such file or directory"
-    assert (result.exit_code, result.stderr) == (1, f"clearhead: {message}\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -357,19 +350,6 @@ def test_a_place_that_a_long_text_does_not_have(
     result = invoke("show", "--file", book, "--model", llama, *arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert message in result.stderr
-
-
-def test_an_interruption_of_a_long_text_leaves_no_file(
-    llama: str, book: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("clearhead.drawing.figures.head_map.save_png", interrupted)
-    file = tmp_path / "map.png"
-    result = invoke(*["show", "--file", book, "--model", llama, "--layer", "0", "--png", str(file)])
-    assert result.exit_code == 130
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

@@ -57,12 +57,6 @@ def test_trace_of_one_word_writes_out_that_one() -> None:
     assert any(line.startswith("query 0 one") for line in lines("trace", "--text", "one"))
 
 
-def test_trace_refuses_a_page_that_cannot_be_written_at_once(tmp_path: Path) -> None:
-    result = invoke("trace", "--html", str(tmp_path))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "[file.unwritable]" in result.stderr
-
-
 def test_trace_of_heads_and_of_two_sentences() -> None:
     heads = lines("trace", "--heads", "2", "--head", "1")
     assert "scores  [num_heads=2, query_len=6, kv_len=6]" in heads

@@ -1,6 +1,5 @@
 """The edit is in force in the context that entered it, until it is left, whatever cuts it short."""
 
-import asyncio
 import contextvars
 import copy
 import threading
@@ -139,24 +138,6 @@ def test_a_thread_takes_the_edit_along_with_its_context() -> None:
         assert not in_thread(partial(contextvars.copy_context().run, model, X)).any()
         kept = contextvars.copy_context()
     assert kept.run(model, X).any()
-
-
-def test_tasks_that_take_turns_are_kept_apart() -> None:
-    model = Blocks()
-
-    async def run(block: int) -> Tensor:
-        with ch.edit(model) as edit:
-            edit[f"blocks.{block}"].ablate()
-            await asyncio.sleep(0)
-            found = model(X)
-            await asyncio.sleep(0)
-        return found
-
-    async def both() -> list[Tensor]:
-        return list(await asyncio.gather(run(0), run(1)))
-
-    found = asyncio.run(both())
-    assert [each.equal(asyncio.run(run(block))) for block, each in enumerate(found)] == [True] * 2
 
 
 @torch.no_grad()

@@ -7,15 +7,8 @@ from clearhead.ladder import (
     ConcatenatedHeads,
     CrossAttention,
     SelfAttention,
-    SimpleAttention,
     merge_heads,
 )
-
-
-def test_one_head_is_the_rung_itself() -> None:
-    head = SelfAttention(5, head_dim=3)
-    x = torch.randn(7, 5)
-    torch.testing.assert_close(ConcatenatedHeads([head])(x), head(x))
 
 
 def test_contexts_stand_side_by_side() -> None:
@@ -39,19 +32,6 @@ def test_heads_may_be_of_any_kind_and_take_what_they_take() -> None:
     assert mixed(x).shape == (7, 6)
     padded = ConcatenatedHeads([BatchedAttention(5, head_dim=3)])
     assert padded(x[None], mask=ch.padding([4])).shape == (1, 7, 3)
-
-
-def test_all_heads_learn() -> None:
-    rung = ConcatenatedHeads(SelfAttention(5, head_dim=3) for _ in range(3))
-    rung(torch.randn(7, 5)).square().sum().backward()
-    assert len(list(rung.parameters())) == 9
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in rung.parameters())
-
-
-def test_heads_may_be_of_different_widths() -> None:
-    heads = [SelfAttention(5, head_dim=2), SelfAttention(5, head_dim=3), SimpleAttention()]
-    x = torch.randn(7, 5)
-    assert ConcatenatedHeads(heads)(x).shape == (7, 2 + 3 + 5)
 
 
 def test_query_key_and_value_are_stacked_like_the_stages() -> None:

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch import nn
 
 from clearhead.errors import ArgumentTypeError
 from clearhead.ladder import SelfAttention, SelfAttentionWithLayers
@@ -39,17 +38,6 @@ def test_there_is_no_bias_unless_asked_for() -> None:
         "key_projection.weight",
         "value_projection.weight",
     ]
-
-
-def test_layers_are_drawn_query_first() -> None:
-    torch.manual_seed(123)
-    rung = SelfAttentionWithLayers(5, head_dim=3, value_head_dim=2, bias=True)
-    torch.manual_seed(123)
-    for ours, width in zip(rung.children(), (3, 3, 2), strict=True):
-        theirs = nn.Linear(5, width)
-        assert isinstance(ours, nn.Linear)
-        assert torch.equal(ours.weight, theirs.weight)
-        assert torch.equal(ours.bias, theirs.bias)
 
 
 def test_refused_weights() -> None:

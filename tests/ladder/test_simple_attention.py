@@ -18,7 +18,3 @@ def test_equals_the_three_steps_by_loops() -> None:
 def test_equals_attend_without_a_scale() -> None:
     x = torch.randn(7, 3, dtype=torch.float64)
     torch.testing.assert_close(SimpleAttention()(x), ch.attend(x, x, x, scale=1.0))
-
-
-def test_has_nothing_to_train() -> None:
-    assert not list(SimpleAttention().parameters())

@@ -110,14 +110,6 @@ def test_repr_says_what_the_weights_do_not() -> None:
     assert "mask" not in repr(SplitHeads(15, num_heads=3))
 
 
-def test_a_mask_per_head_and_sequence() -> None:
-    rung = SplitHeads(15, num_heads=3).double()
-    x = torch.randn(2, 7, 15, dtype=torch.float64)
-    seen = torch.rand(2, 3, 7, 7) > 0.5
-    assert torch.equal(rung.stages(x, mask=seen).weights != 0, seen)
-    assert torch.equal(rung.stages(x[0], mask=seen[:1]).weights != 0, seen[0])
-
-
 def test_refusals() -> None:
     message = (
         "embed_dim must be a multiple of num_heads, or head_dim be given; got embed_dim=15, num"

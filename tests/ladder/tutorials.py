@@ -8,26 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-SELF_ATTENTION_V1 = """
-import torch
-import torch.nn as nn
-
-class SelfAttention_v1(nn.Module):
-    def __init__(self, d_in, d_out):
-        super().__init__()
-        self.W_query = nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)
-        self.W_key = nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)
-        self.W_value = nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)
-    def forward(self, x):
-        queries = x @ self.W_query
-        keys = x @ self.W_key
-        values = x @ self.W_value
-        attn_scores = queries @ keys.T
-        attn_weights = torch.softmax(attn_scores / d_k**0.5, dim=-1)
-        context_vecs = attn_weights @ values
-        return context_vecs
-"""
-
 
 class SelfAttention(nn.Module):
     """Of tutorial 003: matrices, and a value of its own width."""

@@ -88,7 +88,7 @@ def assert_equal(found: Tensor, layer: MultiHeadAttention, x: Tensor, cache: Cac
         assert_no_worse(found, exact, plain)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     parts=st.sampled_from([*PARTS]),
     mask=st.sampled_from([*MASKS]),

@@ -15,6 +15,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers import MultiheadAttention, QueryKeyNorm
 from clearhead.layers.converting.model_comparison import _difference
 from clearhead.layers.converting.model_conversion import ModelConversion
+from tests.drawing.page.test_photo import READERS, Reader
 from tests.integrations.models import SIZES
 from tests.refusals import assert_refused
 from tests.refusals import wrong as refused
@@ -478,20 +479,18 @@ def test_models_that_cannot_be_run_to_compare() -> None:
     assert "the model could not be run to compare it; give inputs=" in left["0"]
 
 
-def test_a_model_of_text_and_pictures() -> None:
-    """Both towers are converted, and what is of no known kind is listed."""
-    sizes: dict[str, Any] = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 31}
-    text = transformers.LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=101)
-    vision = transformers.CLIPVisionConfig(**sizes, num_hidden_layers=2, image_size=8, patch_size=4)
-    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=100)
-    model: Any = transformers.LlavaForConditionalGeneration(config).eval()
-    model.model.language_model.layers[0].self_attn.q_proj.register_forward_hook(lambda *given: None)
-    pixels = torch.randn(1, 3, 8, 8)
-    before = model.get_image_features(pixels).pooler_output[0]
+@pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
+@torch.no_grad()
+def test_a_model_of_text_and_pictures(reader: Reader) -> None:
+    """Without inputs what is of a known kind is converted, but for Qwen's own positions, and the rest is listed."""
+    model = reader.make()
+    before = model(**reader.call()).logits
+    last = [each for name, each in model.named_modules() if name.endswith("layers.1.self_attn")]
+    last[0].q_proj.register_forward_hook(lambda *given: None)
     conversion = ch.convert(model)
-    assert len(conversion.layers) == 2
-    assert list(conversion.left) == ["model.language_model.layers.0.self_attn"]
-    close(model.get_image_features(pixels).pooler_output[0], before)
+    assert len(conversion.layers) == (0 if reader.name == "Qwen2_5_VL" else 2)
+    assert len(conversion.layers) + len(conversion.left) == 3
+    close(model(**reader.call()).logits, before)
 
 
 def test_all_that_a_module_returns_is_compared_but_weights_that_ours_lacks() -> None:

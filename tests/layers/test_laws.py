@@ -13,8 +13,6 @@ from tests.layers.caches.texts import KINDS
 from tests.layers.test_caching import WIDTH, made
 
 kinds = st.sampled_from([*KINDS])
-# A ring goes back by no more than it keeps, and int8 rounds what it keeps anew by its neighbours.
-EXACT = st.sampled_from([kind for kind in KINDS if "sliding" not in kind and kind != "quantised"])
 some = settings(max_examples=15)
 lengths = st.integers(1, 4)
 
@@ -40,34 +38,6 @@ sizes = st.builds(
 
 def steps(layer: ch.MultiHeadAttention, cache: Cache, x: Tensor, *cuts: int) -> Tensor:
     return torch.cat([layer(each, cache=cache) for each in x.split(list(cuts), dim=1)], dim=1)
-
-
-@some
-@given(EXACT, lengths, lengths, lengths)
-@torch.no_grad()
-def test_what_was_cut_off_was_never_there(kind: str, kept: int, dropped: int, new: int) -> None:
-    layer, cache, plain = made("rotary"), KINDS[kind](), KINDS[kind]()
-    x, draft = torch.randn(2, kept + new, WIDTH), torch.randn(2, dropped, WIDTH)
-    expected = steps(layer, plain, x, kept, new)[:, kept:]
-    layer(x[:, :kept], cache=cache)
-    layer(draft, cache=cache)
-    cache.truncate(kept)
-    torch.testing.assert_close(layer(x[:, kept:], cache=cache), expected)
-    assert len(cache) == len(plain)
-
-
-@some
-@given(kinds, lengths, lengths, st.lists(st.integers(0, 2), min_size=1, max_size=4))
-@torch.no_grad()
-def test_rows_may_be_chosen_before_a_step_or_behind_it(
-    kind: str, first: int, new: int, rows: list[int]
-) -> None:
-    layer, cache, other = made("rotary"), KINDS[kind](), KINDS[kind]()
-    x = torch.randn(3, first + new, WIDTH)
-    expected = steps(layer, other, x, first, new)[rows][:, first:]
-    layer(x[:, :first], cache=cache)
-    cache.reorder(rows)
-    torch.testing.assert_close(layer(x[rows][:, first:], cache=cache), expected)
 
 
 @some

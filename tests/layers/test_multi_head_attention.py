@@ -163,18 +163,6 @@ def test_nothing_to_attend_to_leaves_the_bias() -> None:
     assert layer(x[:0], context[:0]).shape == (0, TOKENS, 23)
 
 
-def test_a_context_equal_to_x_is_self_attention() -> None:
-    layer, (x,) = made("with every bias")
-    assert torch.equal(layer(x, x), layer(x))
-
-
-def test_a_mask_fits_any_number_of_tokens() -> None:
-    layer, _ = made("causal")
-    for tokens in (1, 2, 29):
-        x = drawn(2, tokens, layer.embed_dim)
-        close(layer(x), defined(layer, x, mask=ch.causal()))
-
-
 def test_the_mask_of_a_call_is_beside_that_of_the_layer() -> None:
     layer, (x,) = made("causal")
     padding = ch.padding([2, 5, 7])
@@ -241,15 +229,6 @@ def test_the_mask_is_not_saved() -> None:
     assert torch.equal(bare(x, mask=masked.mask), masked(x))
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_state_dict_makes_the_same_layer(name: str) -> None:
-    layer, inputs = made(name)
-    other = ch.MultiHeadAttention(**LAYERS[name]).double()
-    assert not torch.equal(other(*inputs), layer(*inputs))
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(other(*inputs), layer(*inputs))
-
-
 def test_a_deep_copy_is_the_same_layer_and_another() -> None:
     seen = torch.rand(TOKENS, TOKENS) < 0.5
     layer = ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal() & ch.dense(seen), dropout=0.1)
@@ -303,17 +282,6 @@ def test_autocast_leaves_float64_alone() -> None:
     assert output.shape == x.shape
 
 
-@pytest.mark.parametrize("name", ["causal", "grouped", "any widths"])
-def test_weights_are_those_of_the_trace(name: str) -> None:
-    layer, inputs = made(name)
-    mask = ch.padding([2, 5, 7])
-    weights = layer.weights(*inputs, mask=mask)
-    assert isinstance(weights, ch.AttentionMatrix)
-    traced = ch.trace(layer, *inputs, mask=mask)["weights"]
-    assert weights.shape == traced.shape == (BATCH, layer.num_heads, TOKENS, inputs[-1].shape[1])
-    close(weights[:], traced)
-
-
 def test_weights_are_those_before_dropout() -> None:
     layer = ch.MultiHeadAttention(10, num_heads=2, dropout=0.5).double()
     x = drawn(BATCH, TOKENS, 10)
@@ -332,16 +300,6 @@ def test_the_plan_is_that_of_the_problem() -> None:
     problem = layer.make_problem(x)
     assert layer.plan(x) == ch.plan(problem.query, problem.key, problem.value, mask=ch.causal())
     assert layer.plan(x).kernel == "fused"
-
-
-def test_the_parts_make_the_whole() -> None:
-    layer, inputs = made("any widths")
-    problem = layer.make_problem(*inputs)
-    assert problem.query.shape == (BATCH, 6, TOKENS, 5)
-    assert problem.key.shape == (BATCH, 3, SOURCE_TOKENS, 5)
-    assert problem.value.shape == (BATCH, 3, SOURCE_TOKENS, 2)
-    context = ch.attend(problem.query, problem.key, problem.value, mask=problem.mask)
-    assert torch.equal(layer.join(context, inputs[0]), layer(*inputs))
 
 
 @pytest.mark.parametrize(

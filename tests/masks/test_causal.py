@@ -4,17 +4,12 @@ from hypothesis import strategies as st
 
 import clearhead as ch
 from tests.masks.drawn import docstring_drawings
-from tests.masks.expressions import Expression, Sizes, as_tensor, causals, sizes
+from tests.masks.expressions import Sizes, as_tensor, sizes
 
 
 def test_the_docstring_is_true() -> None:
     drawn = [ch.causal().draw(4, 4), ch.causal().draw(2, 5), ch.causal().draw(5, 2)]
     assert docstring_drawings(ch.causal) == drawn
-
-
-@given(sizes.flatmap(causals))
-def test_every_pair(causal: Expression) -> None:
-    assert torch.equal(as_tensor(causal.mask, causal.sizes), causal.expected)
 
 
 @given(sizes.filter(lambda each: each.query_len > 0), st.integers(-4, 31), st.data())

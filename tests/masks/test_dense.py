@@ -14,8 +14,6 @@ from tests.masks.expressions import (
     as_tensor,
     expressions,
     expressions_for,
-    sizes,
-    tensors,
 )
 
 
@@ -63,11 +61,6 @@ def test_columns_of_one_are_not_copied() -> None:
     part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), Extent(2, 1, 5, 7, torch.device("cpu")))
     assert torch.equal(part, tensor[:, :, 1:3].expand(2, 1, 2, 4))
     assert part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-
-
-@given(sizes.flatmap(tensors))
-def test_every_pair(dense: Expression) -> None:
-    assert torch.equal(as_tensor(dense.mask, dense.sizes), dense.expected)
 
 
 @settings(max_examples=30)

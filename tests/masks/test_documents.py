@@ -9,7 +9,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.masks.spans import Extent
 from tests.masks.drawn import docstring_drawings, rows
-from tests.masks.expressions import Expression, Sizes, as_tensor, packed, sizes
+from tests.masks.expressions import Expression, Sizes
 from tests.masks.test_each_document import LENGTHS, WITHIN
 from tests.memory import LargestTensor, numbers
 
@@ -78,11 +78,6 @@ def test_no_tokens_and_an_empty_batch() -> None:
     nobody = ch.documents(torch.zeros(0, 3, dtype=torch.int64))
     assert nobody.to_dense(2, 3).shape == (0, 1, 2, 3)
     assert nobody.blocks(2, 3, 2).kinds.shape == (0, 1, 1, 2)
-
-
-@given(sizes.filter(lambda s: s.query_len <= s.kv_len).flatmap(packed))
-def test_every_pair(documents: Expression) -> None:
-    assert torch.equal(as_tensor(documents.mask, documents.sizes), documents.expected)
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=12))

@@ -8,11 +8,8 @@ from clearhead.masks.padding import Side
 from tests.masks.drawn import docstring_drawings, rows
 from tests.masks.expressions import (
     BLOCKS,
-    Expression,
     Sizes,
     as_tensor,
-    paddings,
-    paddings_with_holes,
     sizes,
 )
 
@@ -72,16 +69,6 @@ def test_an_empty_batch_and_no_keys() -> None:
         mask = ch.padding(valid.bool())
         assert mask.to_dense(3, 0).shape[-2:] == (3, 0)
         assert mask.blocks(3, 0, 2).kinds.shape[-2:] == (2, 0)
-
-
-@given(sizes.flatmap(paddings))
-def test_every_pair_of_lengths(padding: Expression) -> None:
-    assert torch.equal(as_tensor(padding.mask, padding.sizes), padding.expected)
-
-
-@given(sizes.flatmap(paddings_with_holes))
-def test_every_pair_of_valid(padding: Expression) -> None:
-    assert torch.equal(as_tensor(padding.mask, padding.sizes), padding.expected)
 
 
 @given(sizes, st.data())

@@ -34,7 +34,7 @@ def some_of(length: int) -> st.SearchStrategy[Tensor | None]:
 heads_of = st.none() | st.sampled_from([slice(1, 3), slice(2, 4), torch.tensor([3, 0, 1])])
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(st.sampled_from(MASKS), some_of(QUERIES), some_of(KEYS), heads_of)
 def test_some_pairs_of_a_mask(
     mask: ch.Mask, rows: Tensor | None, columns: Tensor | None, heads: slice | Tensor | None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from tests.masks.drawn import docstring_drawings
-from tests.masks.expressions import Expression, Sizes, as_tensor, sizes, windows
+from tests.masks.expressions import Sizes, as_tensor, sizes
 
 
 def test_the_docstring_is_true() -> None:
@@ -24,11 +24,6 @@ def test_a_window_of_any_width_does_not_wrap_around(far: int) -> None:
     window = ch.sliding_window(left=far, right=far, offset=[0, 5])
     assert window.to_dense(3, 3).all()
     assert window.blocks(3, 3, 2).full.all()
-
-
-@given(sizes.flatmap(windows))
-def test_every_pair(window: Expression) -> None:
-    assert torch.equal(as_tensor(window.mask, window.sizes), window.expected)
 
 
 SIDES = st.none() | st.integers(0, 31)

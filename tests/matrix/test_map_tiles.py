@@ -130,15 +130,6 @@ def test_what_is_no_number_stays_none() -> None:
     whole.check(exact_tile(weights.problem, whole.total[0, 0], 0, 0, range(6), range(6)), 0, 0)
 
 
-def test_half_precision_is_summed_in_single() -> None:
-    torch.manual_seed(0)
-    query, key = torch.randn(2, 31, 8).half()
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    sums = weights.summary().logsumexp
-    tile = exact_tile(weights.problem, sums, 0, 0, range(31), range(31))
-    torch.testing.assert_close(tile.values, weights.dense())
-
-
 @pytest.mark.parametrize(
     ("given", "cells"),
     [

@@ -101,45 +101,11 @@ PROBLEMS: dict[str, Callable[[], AttentionMatrix]] = {
 }
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_fewer_dimensions(dims: int) -> None:
-    """Every answer is that of four dimensions, at the first place of the axes that are missing."""
-    first, given = (0,) * (4 - dims), inputs()
-    whole = AttentionMatrix(*given, mask=ch.causal())
-    weights = AttentionMatrix(*(each[first] for each in given), mask=ch.causal())
-    expected = whole.dense()[first]
-    assert weights.shape == expected.shape
-    assert weights.ndim == dims
-    assert weights.nbytes == expected.numel() * 8
-    close(weights.dense(), expected)
-    close(weights.logsumexp, whole.logsumexp[first])
-    close(weights[..., -2, ::3], expected[..., -2, ::3])
-    close(weights[1], expected[1])
-    close(weights[[1, 0], 1:], expected[[1, 0], 1:])
-    close(weights.at(1, 2), expected[..., 1, 2])
-    close(weights.at([1, 3], [2, 0]), expected[..., [1, 3], [2, 0]])
-    close(weights.at(torch.tensor([[1, 3]]), [2, 0]), expected[..., [1, 3], [2, 0]])
-    close(weights.diagonal(2), expected.diagonal(2, -2, -1))
-    for value in (drawn(*expected.shape[:-2], KEYS, 2), drawn(KEYS)):
-        close(weights @ value, expected @ value)
-    with pytest.raises(SelectionError):
-        weights[(0,) * (dims + 1)]
-
-
 def test_few_pairs_are_read_in_the_rows_of_their_queries() -> None:
     weights = PROBLEMS["everything at once"]()
     expected = weights[..., [1, 3], :][..., [0, 1], [2, 0]]
     torch.testing.assert_close(weights.at([1, 3], [2, 0]), expected, rtol=0, atol=0, equal_nan=True)
     assert weights._logsumexp is None
-
-
-def test_half_precision_is_computed_in_single() -> None:
-    query, key = (t.bfloat16() for t in inputs())
-    weights = AttentionMatrix(query, key)
-    assert weights.dtype == weights[0].dtype == weights.logsumexp.dtype == torch.float32
-    assert weights.device == torch.device("cpu")
-    expected = AttentionMatrix(query.double(), key.double()).dense()
-    torch.testing.assert_close(weights.dense().double(), expected, rtol=0, atol=1e-6)
 
 
 def test_no_samples_and_no_keys() -> None:
@@ -172,36 +138,6 @@ def test_repr() -> None:
     biased = matrix(mask=ch.causal(), bias=ch.alibi(4))
     assert repr(biased).endswith("kv_len=9] mask=causal() bias=alibi(4)")
     assert repr(matrix(bias=torch.zeros(6, 9))).endswith(" bias=<1 × 1 × 6 × 9>")
-
-
-def test_a_long_text_is_never_squared() -> None:
-    tokens, heads, dim = 20_000, 2, 8
-    query, key = (torch.randn(1, heads, tokens, dim) for _ in range(2))
-    with LargestTensor() as memory:
-        weights = AttentionMatrix(query, key, mask=ch.causal(), bias=ch.alibi(heads))
-        rows = weights[..., [0, 9_999, 19_999], :]
-        corner = weights[0, 1, -2:, -2:]
-    assert memory.largest <= 4 * query.untyped_storage().nbytes()
-    torch.testing.assert_close(rows.sum(-1), torch.ones(1, heads, 3))
-    assert float(corner[0, 1]) == 0.0
-    with LargestTensor() as memory:
-        assert weights[0, 0, 5, :9].shape == (9,)
-        assert repr(weights).startswith("AttentionMatrix [batch=1")
-    assert memory.largest <= 4 * query.untyped_storage().nbytes()
-
-
-def test_the_logsumexp_of_a_long_text_is_never_squared() -> None:
-    tokens, heads, dim = 4_000, 2, 8
-    query, key = (torch.randn(1, heads, tokens, dim) for _ in range(2))
-    with LargestTensor() as memory, torch.no_grad():
-        weights = AttentionMatrix(query, key, mask=ch.causal())
-        total = weights.logsumexp
-        first = weights[0, 0, 0, 0]
-        context = weights @ torch.randn(tokens, dim)
-    assert memory.largest <= 4 * query.untyped_storage().nbytes()
-    assert total.shape == (1, heads, tokens)
-    assert context.shape == query.shape
-    assert float(first) == pytest.approx(1.0, abs=1e-5)
 
 
 Read = Callable[[AttentionMatrix], Tensor]
@@ -373,25 +309,6 @@ def test_a_column_of_a_long_text_is_never_squared(bias: ch.Bias | None) -> None:
     torch.testing.assert_close(column[[5, 77]], weights[0, 3, [5, 77], 5])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast(dtype: torch.dtype) -> None:
-    query, key = (t.float() for t in inputs())
-    value = torch.randn(KEYS, 2)
-    weights, again = (AttentionMatrix(query, key, mask=ch.causal()) for _ in range(2))
-    expected = weights.at([1, 5], [0, 4]), weights.dense(), weights.logsumexp
-    with torch.autocast("cpu", dtype):
-        low = AttentionMatrix(query, key, mask=ch.causal())
-        assert low.problem.query.dtype == dtype
-        actual = again.at([1, 5], [0, 4]), again.dense(), again.logsumexp
-        rounded = AttentionMatrix(query, key).dense()
-        context = weights @ value
-    assert all(map(torch.equal, actual, expected))
-    exact = AttentionMatrix(query.to(dtype).double(), key.to(dtype).double()).dense()
-    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=1e-6)
-    # The product is asked for under autocast, and comes in its precision.
-    assert context.dtype == dtype
-
-
 def test_numbers_of_other_kinds_and_sizes() -> None:
     weights = matrix()
     index: Any = np.int64(2)
@@ -415,17 +332,6 @@ def test_diagonals_beyond_the_matrix() -> None:
         assert weights.diagonal(offset).shape == (BATCH, HEADS, 0)
     offset: Any = np.int64(-1)
     close(weights.diagonal(offset), weights.dense().diagonal(-1, 2, 3))
-
-
-def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
-    tokens = 20_000
-    query, key = (torch.randn(1, 1, tokens, 8) for _ in range(2))
-    mask = ch.causal() & ch.sliding_window(left=60)
-    weights = AttentionMatrix(query, key, mask=mask)
-    with LargestTensor() as memory:
-        diagonal = weights.diagonal(-1)
-    assert memory.largest <= 4 * 64 * tokens
-    close(diagonal[0, 0, 5], weights[0, 0, 6, 5])
 
 
 test_refused_pairs_and_diagonals = refusals(

@@ -12,7 +12,6 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.errors import ArgumentTypeError, DtypeError, UnsupportedError
 from clearhead.matrix.norms import Norms
-from tests.memory import LargestTensor
 from tests.refusals import assert_refused, wrong
 
 HEADS, QUERIES, KEYS, WIDE = 6, 5, 7, 4
@@ -69,27 +68,6 @@ def test_shares_are_rows_divided_by_their_sums(name: str) -> None:
     torch.testing.assert_close(shares.received(), grouped)
     assert (matrix.real is None) == (shares.real is None)
     assert shares.value is matrix.value
-
-
-@pytest.mark.parametrize("dims", [2, 3, 4])
-def test_as_many_dimensions_as_the_query(dims: int) -> None:
-    matrix = matrix_with_value(dims, kv_heads=3)
-    norms, expected = matrix.norms(), dense(matrix, None)
-    assert norms.shape == expected.shape
-    assert norms.of_values.shape == (*expected.shape[:-2], KEYS)
-    for found, sums in (
-        (norms.dense(), expected),
-        (norms[..., -1, 2], expected[..., -1, 2]),
-        (norms.at(1, 2), expected[..., 1, 2]),
-        (norms.at([1, 2], 3), expected[..., [1, 2], 3]),
-        (norms.total(), expected.sum(dim=-1)),
-        (norms.received(), expected.sum(dim=-2)),
-        (norms.top_k(1).weights, expected.amax(dim=-1, keepdim=True)),
-        (norms.pool(QUERIES, KEYS), expected),
-    ):
-        torch.testing.assert_close(found, sums)
-    leading = {2: "", 3: "num_heads=6, ", 4: "batch=2, num_heads=6, "}[dims]
-    assert repr(norms) == f"Norms [{leading}query_len=5, kv_len=7] of weights × ‖value‖"
 
 
 def test_a_value_behind_the_mask_is_not_taken() -> None:
@@ -201,22 +179,6 @@ def test_lower_precisions(dtype: torch.dtype) -> None:
         (norms.shares().dense(), expected / expected.sum(dim=-1, keepdim=True)),
     ):
         torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-5)
-
-
-def test_nothing_tokens_by_tokens_is_made() -> None:
-    tokens = 6007
-    query, key, value = torch.randn(3, 1, 2, tokens, 2).unbind()
-    mask = ch.sliding_window(left=99, right=0)
-    matrix = AttentionMatrix(query, key, mask=mask, value=value)
-    output = torch.randn(4, 4)
-    with LargestTensor() as memory:
-        norms = matrix.norms(output)
-        found: list[Any] = [norms.total(), norms.received(), norms.top_k(2), norms.pool(8, 8)]
-        found += [norms[0, 1, 77], norms.at([5], [3]), norms.shares()[0, 0, 99]]
-        found += [norms.shares().summary(pool=(8, 8))]
-    # A byte for every pair of one head would take as much.
-    assert memory.largest < tokens * tokens
-    torch.testing.assert_close(found[0].sum(), found[1].sum(), rtol=1e-4, atol=0)
 
 
 def test_what_is_refused() -> None:

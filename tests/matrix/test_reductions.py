@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import AttentionMatrix, stages
+from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.matrix.chunk import Chunk, ChunkPlace
@@ -34,7 +34,6 @@ from clearhead.matrix.reductions import (
 from clearhead.matrix.sweep import sweep
 from clearhead.matrix.transposed import TransposedSum
 from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
-from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse
 
 EPS = torch.finfo(torch.float64).eps
@@ -412,16 +411,6 @@ def test_laws(weights: AttentionMatrix, data: st.DataObject) -> None:
         close(back, forth, weights)
 
 
-def test_heads_stay_apart() -> None:
-    order = torch.tensor([2, 0, 1])
-    query, key = torch.randn(2, 2, 3, 7, 5, dtype=torch.float64).unbind()
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    other = AttentionMatrix(query[:, order], key[:, order], mask=ch.causal())
-    with chunks_of(41, 3, 5):
-        for ask, _ in CASES.values():
-            close(ask(other), ask(weights)[:, order], weights)
-
-
 def test_sets_of_each_sample() -> None:
     query, key = torch.randn(2, 3, 2, 5, 7, dtype=torch.float64).unbind()
     weights = AttentionMatrix(query, key)
@@ -438,37 +427,6 @@ def test_sets_of_each_sample() -> None:
     close(weights.mass(segments == 0), expected[..., 0], weights)
     with chunks_of(7, 5, 2):
         close(weights.mass(segments), expected, weights)
-
-
-LONG = 5_003
-
-
-@pytest.mark.parametrize("name", [name for name in ASKED if name != "first"])
-def test_a_long_text_is_never_squared(name: str) -> None:
-    query, key = torch.randn(2, 1, 1, LONG, 8).unbind()
-    weights = AttentionMatrix(query, key, mask=ch.sliding_window(left=60, right=3))
-    with LargestTensor() as memory:
-        CASES[name].ask(weights)
-    # A chunk of weights and a bool for each, or a few numbers a token.
-    assert memory.largest <= max(4 * (1 << 21) + 4 * 64 * LONG, 8 * 64 * LONG)
-
-
-def test_stages_and_statistics_agree_on_logsumexp() -> None:
-    for name in NAMES:
-        weights = EVERY[name]()
-        total = stages.logsumexp(eager.compute(weights.problem).masked_scores)
-        close(weights.summary().logsumexp, total, weights)
-
-
-def test_the_largest_score_is_that_of_the_definition() -> None:
-    for name in NAMES:
-        weights = EVERY[name]()
-        scores = eager.compute(weights.problem).masked_scores
-        expected = stages.upcast(scores).amax(dim=-1)
-        close(weights.max_score(), expected, weights, name)
-        score = weights.summary(top_k=1).max_score
-        assert score is not None
-        close(score, expected, weights, name)
 
 
 ALL: dict[str, Callable[[Problem], Reduction]] = {

@@ -15,8 +15,6 @@ from clearhead.attention.kernels import eager
 from clearhead.errors import ArgumentError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.matrix.roles import evenness, roles
-from tests.matrix.test_sweep import chunks_of
-from tests.memory import LargestTensor
 from tests.refusals import assert_refused, refusals
 from tests.tolerances import assert_no_worse
 
@@ -361,19 +359,6 @@ def test_the_first_token_is_the_first_that_is_seen() -> None:
     assert found.first.item() == pytest.approx(0.5)
 
 
-def test_nothing_of_tokens_times_tokens_is_allocated() -> None:
-    tokens, heads, dim = 8_009, 2, 8
-    query, key = torch.randn(2, 1, heads, tokens, dim).unbind()
-    ids = torch.randint(500, (1, tokens))
-    mask = ch.sliding_window(left=99, right=0) & ch.padding([tokens - 3])
-    matrix = AttentionMatrix(query, key, mask=mask)
-    with LargestTensor() as memory, chunks_of(1 << 18, 32, 32):
-        found = roles(matrix, ids, queries=torch.arange(tokens) < tokens - 3)
-    # A bool for every pair would take forty times as much.
-    assert memory.largest < tokens * tokens // 40
-    assert found.names() == [[""] * heads]
-
-
 def test_nan_behind_the_mask_stays_there() -> None:
     tokens = torch.randint(3, (7,))
     query, key = torch.randn(2, 1, HEADS, 7, DIM).unbind()
@@ -384,16 +369,6 @@ def test_nan_behind_the_mask_stays_there() -> None:
         assert getattr(found, name).isfinite().all()
     assert seen.first.isnan().all()
     assert seen.names() == [[""] * HEADS]
-
-
-def test_16_bits_are_looked_at_in_float32() -> None:
-    query = torch.randn(HEADS, 7, DIM, dtype=torch.bfloat16)
-    low, high = (
-        roles(AttentionMatrix(each, each, mask=ch.causal()), torch.arange(7) % 3)
-        for each in (query, query.float())
-    )
-    for name in NAMES:
-        assert torch.equal(getattr(low, name), getattr(high, name))
 
 
 def test_roles_carry_no_gradient() -> None:

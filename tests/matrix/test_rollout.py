@@ -11,7 +11,6 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from tests.matrix.test_reductions import close
-from tests.memory import LargestTensor
 from tests.refusals import refusals
 
 BATCH, HEADS, TOKENS, DIM = 2, 6, 7, 5
@@ -66,13 +65,6 @@ def test_fewer_dimensions(dims: int) -> None:
     assert ch.reading.rollout([weights], output=[]).shape == (0, TOKENS)
 
 
-def test_the_future_has_no_influence() -> None:
-    found = ch.reading.rollout(three(), output=[3, 5])
-    assert bool((found[:, 0, 4:] == 0).all())
-    assert bool((found[:, 1, 6:] == 0).all())
-    assert bool((found[:, 0, :4] > 0).all())
-
-
 def test_heads_count_from_the_end() -> None:
     layers = [layer(mask=ch.causal()), layer(mask=ch.causal())]
     assert ch.reading.rollout(layers, head=-1).equal(ch.reading.rollout(layers, head=HEADS - 1))
@@ -87,15 +79,6 @@ def test_what_a_sink_or_an_empty_row_keeps_is_gone() -> None:
     assert bool((found.sum(dim=-1) < 1).all())
 
 
-def test_half_precision() -> None:
-    query, key = torch.randn(2, 1, 2, TOKENS, DIM).bfloat16().unbind()
-    half = AttentionMatrix(query, key)
-    single = AttentionMatrix(query.float(), key.float())
-    assert torch.equal(ch.reading.rollout([half, half]), ch.reading.rollout([single, single]))
-    # Their weights have one dtype.
-    assert torch.equal(ch.reading.rollout([half, single]), ch.reading.rollout([single, single]))
-
-
 def test_gradients_by_finite_differences() -> None:
     query, key = (torch.randn(1, 2, 3, 2, dtype=torch.float64).requires_grad_() for _ in range(2))
 
@@ -104,17 +87,6 @@ def test_gradients_by_finite_differences() -> None:
         return ch.reading.rollout([weights, weights])
 
     assert torch.autograd.gradcheck(influence, (query, key))
-
-
-def test_a_long_text_is_never_squared() -> None:
-    tokens = 8_009
-    query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
-    weights = AttentionMatrix(query, key, mask=ch.causal() & ch.sliding_window(left=60))
-    with LargestTensor() as memory:
-        found = ch.reading.rollout([weights, weights], output=[9, -1])
-    # One chunk of weights.
-    assert memory.largest <= 4 * 262 * tokens
-    assert found.shape == (1, 2, tokens)
 
 
 def test_numbers_of_other_kinds() -> None:

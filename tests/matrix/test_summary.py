@@ -11,7 +11,6 @@ from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
 from tests.matrix.test_reductions import EMPTY, close
 from tests.matrix.test_sweep import EVERY, chunks_of
-from tests.memory import LargestTensor, held_bytes
 from tests.refusals import refusals
 from tests.tolerances import assert_no_worse
 
@@ -42,20 +41,6 @@ def test_what_was_not_asked_for_is_not_there() -> None:
 
 def test_repr() -> None:
     assert repr(matrix().summary()) == "Summary [batch=2, num_heads=6, query_len=7, kv_len=11]"
-
-
-def test_values_of_every_query_head_and_of_all() -> None:
-    """However the values are given, what is said of the weights stays the same."""
-    weights = matrix(mask=ch.causal())
-    whole = eager.compute(weights.problem).weights
-    alone = weights.summary()
-    for shape in [(2, 6, 11, 3), (11, 3), (2, 6, 11, 0)]:
-        value = torch.randn(shape, dtype=torch.float64)
-        found = weights.summary(value=value)
-        assert found.context is not None
-        close(found.context, whole @ value, weights)
-        assert torch.equal(found.received, alone.received)
-        assert torch.equal(found.entropy, alone.entropy)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
@@ -118,22 +103,6 @@ def test_progress() -> None:
     assert len(shares) > 2
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-
-
-def test_a_long_text_is_never_squared() -> None:
-    tokens = 8_009
-    query, key, value = torch.randn(3, 1, 1, tokens, 8).unbind()
-    weights = AttentionMatrix(query, key, mask=ch.sliding_window(left=60, right=3))
-    segments = torch.arange(tokens) * 5 // tokens
-    with LargestTensor() as memory:
-        found = weights.summary(value=value, top_k=3, pool=(64, 64), segments=segments)
-    # One chunk of weights.
-    assert memory.largest <= 4 * 262 * tokens
-    assert held_bytes(found) <= 8 * 64 * tokens
-    assert repr(found) == (
-        "Summary [batch=1, num_heads=1, query_len=8009, kv_len=8009] "
-        "with context, top_k, mass, pooled"
-    )
 
 
 test_refusals = refusals(

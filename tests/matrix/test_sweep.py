@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
@@ -32,7 +30,6 @@ from clearhead.matrix.reductions import (
     Received,
     Reduction,
 )
-from tests.masks.expressions import Expression, expressions
 from tests.matrix.test_matrix import PROBLEMS
 from tests.memory import LargestTensor
 from tests.on_device import DEVICE, Recorded, empty
@@ -169,21 +166,6 @@ def test_every_weight_comes_by_once(name: str, other: tuple[int, int, int]) -> N
         assert_no_worse(whole.total, total.double(), total, what=f"the logsumexp of {sizes}")
 
 
-@settings(max_examples=30)
-@given(expressions, st.booleans(), st.sampled_from(SIZES))
-def test_any_mask(expression: Expression, share: bool, sizes: tuple[int, int, int]) -> None:
-    batch, heads, query_len, kv_len = expression.sizes
-    query = torch.randn(batch, heads, query_len, 3, dtype=torch.float64)
-    key = torch.randn(batch, 1 if share else heads, kv_len, 3, dtype=torch.float64)
-    with chunks_of(*sizes):
-        whole = swept(make_problem(query, key, key, mask=expression.mask))
-    scores = stages.scaled_scores(
-        stages.scores(query, stages.repeat_kv_heads(key, heads)), 1 / 3**0.5
-    )
-    truth = stages.weights(stages.masked_scores(scores, None, expression.expected))
-    assert_no_worse(whole.weights, truth, truth, what=repr(expression))
-
-
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 @pytest.mark.parametrize("left", [0, 3, 7])
 def test_tiles_of_a_window_have_the_statistics_of_their_tensor(kv_heads: int, left: int) -> None:
@@ -199,20 +181,6 @@ def test_tiles_of_a_window_have_the_statistics_of_their_tensor(kv_heads: int, le
                     value=value, top_k=2
                 )
             torch.testing.assert_close(vars(summary), vars(expected))
-
-
-@pytest.mark.parametrize("group", [1, 5, 10])
-def test_a_group_larger_than_a_chunk(group: int) -> None:
-    query, key = torch.randn(1, 10, 7, 3), torch.randn(1, 10 // group, 3, 3)
-    problem = make_problem(query, key, key)
-    with chunks_of(1, 3, 2):
-        whole = swept(problem)
-    assert bool((whole.times == 1).all())
-    assert_no_worse(
-        whole.weights,
-        eager.compute(make_problem(query.double(), key.double(), key.double())).weights,
-        eager.compute(problem).weights,
-    )
 
 
 @contextmanager
@@ -331,13 +299,6 @@ def test_a_trained_problem_leaves_no_graph() -> None:
     query, key = torch.randn(2, 1, 2, 3, 5, requires_grad=True).unbind()
     whole = swept(make_problem(query, key, key))
     assert not whole.weights.requires_grad
-
-
-def test_autocast_changes_nothing() -> None:
-    problem = make_problem(*torch.randn(3, 1, 2, 7, 5).unbind(), mask=ch.causal())
-    expected = swept(problem).weights
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(swept(problem).weights, expected)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
@@ -13,7 +11,6 @@ from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from tests.matrix.test_reductions import close
 from tests.matrix.test_sweep import EVERY, chunks_of
-from tests.memory import LargestTensor
 from tests.refusals import assert_refused, refusals
 from tests.tolerances import assert_no_worse
 
@@ -26,49 +23,8 @@ def matrix(**options: Any) -> AttentionMatrix:
     return AttentionMatrix(query, key, **options)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_products_are_those_of_the_whole(name: str) -> None:
-    weights = EVERY[name]()
-    batch, heads, query_len, kv_len = weights.shape
-    assert weights.mT.shape == (batch, heads, kv_len, query_len)
-    whole = eager.compute(weights.problem).weights.mT
-    each = torch.randn(batch, heads, query_len, 3, dtype=weights.dtype)
-    with chunks_of(31, 11, 3):
-        for vectors in (each, torch.randn(query_len, 2, dtype=weights.dtype)):
-            close(weights.mT @ vectors, whole @ vectors, weights)
-        vector = torch.randn(query_len, dtype=weights.dtype)
-        close(weights.mT @ vector, whole @ vector, weights)
-        assert (weights.mT @ each[..., :0]).shape == (batch, heads, kv_len, 0)
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_fewer_dimensions(dims: int) -> None:
-    query, key = torch.randn(2, 1, 3, 7, 5).unbind()
-    drop = (0,) * (4 - dims)
-    weights = AttentionMatrix(query[drop], key[drop])
-    assert weights.mT.shape == weights.shape
-    vectors = torch.randn(*weights.shape[:-1], 2)
-    whole = AttentionMatrix(query, key).mT @ vectors.expand(1, 3, 7, 2)
-    assert torch.equal(weights.mT @ vectors, whole[drop])
-    assert (weights.mT @ vectors[..., 0].flatten()[:7]).shape == weights.shape[:-1]
-
-
 def test_repr() -> None:
     assert repr(matrix().mT) == "Transposed [2, 6, 11, 7]"
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_is_summed_in_single(dtype: torch.dtype) -> None:
-    query, key = torch.randn(2, 1, 2, 67, 5).to(dtype).unbind()
-    vectors = torch.randn(67, 3)
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    exact = AttentionMatrix(query.double(), key.double(), mask=ch.causal())
-    plain = eager.compute(weights.problem).weights.mT
-    truth = eager.compute(exact.problem).weights.mT
-    for each in (vectors, vectors.to(dtype)):
-        product = weights.mT @ each
-        assert product.dtype == torch.float32
-        assert_no_worse(product, truth @ each.double(), plain @ each.float())
 
 
 GRADIENTS = [name for name in EVERY if name not in ("no samples", "a bias of one's own")]
@@ -127,20 +83,6 @@ def test_a_gradient_in_half_precision_has_the_dtype_of_its_tensor() -> None:
     assert dtypes == [torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float32]
 
 
-def test_autocast_changes_neither_product_nor_gradient() -> None:
-    query = torch.randn(1, 2, 7, 5, requires_grad=True)
-    key, vectors = torch.randn(1, 2, 7, 5), torch.randn(7, 3)
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    product = weights.mT @ vectors
-    pull = torch.randn_like(product)
-    (gradient,) = torch.autograd.grad(product, query, pull)
-    with torch.autocast("cpu", torch.bfloat16):
-        again = weights.mT @ vectors
-        (under_autocast,) = torch.autograd.grad(again, query, pull)
-    assert torch.equal(again, product)
-    assert torch.equal(under_autocast, gradient)
-
-
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("buffer", [1, 1 << 21])
 def test_vectors_that_are_not_finite(bad: float, buffer: int) -> None:
@@ -178,31 +120,6 @@ def test_a_nan_sends_no_gradient(where: str) -> None:
     ):
         assert bool(mine.isfinite().all())
         close(mine, theirs, weights)
-
-
-@settings(max_examples=20)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(-3, 3))
-def test_it_is_the_adjoint(query_len: int, kv_len: int, offset: int) -> None:
-    query = torch.randn(1, 2, query_len, 3, dtype=torch.float64)
-    key = torch.randn(1, 2, kv_len, 3, dtype=torch.float64)
-    weights = AttentionMatrix(
-        query, key, mask=ch.causal(offset=offset), sinks=torch.zeros(2).double()
-    )
-    vectors = torch.randn(1, 2, query_len, 2, dtype=torch.float64)
-    values = torch.randn(1, 2, kv_len, 2, dtype=torch.float64)
-    forth = ((weights @ values) * vectors).sum()
-    close((weights.mT @ vectors * values).sum(), forth, weights)
-
-
-def test_a_long_text_is_never_squared() -> None:
-    tokens = 8_009
-    query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
-    vectors = torch.randn(tokens, 8, requires_grad=True)
-    weights = AttentionMatrix(query, key, mask=ch.sliding_window(left=60, right=0))
-    with LargestTensor() as memory:
-        (weights.mT @ vectors).sum().backward()
-    # One chunk of weights.
-    assert memory.largest <= 4 * 262 * tokens
 
 
 test_refused_vectors = refusals(

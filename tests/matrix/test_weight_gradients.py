@@ -8,9 +8,6 @@ from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.matrix.rollout import WeightGradients, relevance_of
 from tests.matrix.test_matrix import inputs
-from tests.matrix.test_reductions import close
-from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
-from tests.memory import LargestTensor
 
 WIDTH = 7
 
@@ -30,20 +27,6 @@ def dense(gradients: WeightGradients) -> Tensor:
     return torch.autograd.grad((context * gradients.context).sum(), weights)[0]
 
 
-def test_what_is_passed_on_is_that_of_the_whole() -> None:
-    for name, make in EVERY.items():
-        matrix = make()
-        weights = eager.compute(matrix.problem).weights
-        batch, heads, query_len, _ = matrix.shape
-        rows = torch.randn(batch, query_len, 3).to(matrix.dtype)
-        # A value for each key head in small chunks, and one for each head in large ones.
-        for own, sizes in ((None, SIZES[1]), (heads, (1 << 21, 64, 128))):
-            gradients = gradients_of(matrix, heads=own)
-            expected = (weights * dense(gradients)).relu().mean(dim=1).mT @ rows
-            with chunks_of(*sizes):
-                close(gradients.pass_on(rows), expected, matrix, (name, sizes))
-
-
 def test_hidden_numbers_pass_nothing_on() -> None:
     """A value that no query sees may be anything; a visible one that is NaN is not lost."""
     gradients = gradients_of(AttentionMatrix(*inputs(9, 9), mask=ch.causal()))
@@ -60,22 +43,6 @@ def test_hidden_numbers_pass_nothing_on() -> None:
     torch.testing.assert_close(found[0, 3:], whole[0, 3:], rtol=0, atol=1e-14)
 
 
-def test_half_precision_is_summed_in_single() -> None:
-    query, key = torch.randn(2, 1, 2, 67, 5).bfloat16().unbind()
-    gradients = WeightGradients(
-        AttentionMatrix(query, key, mask=ch.causal()), *torch.randn(2, 1, 2, 67, 5).bfloat16()
-    )
-    exact = WeightGradients(
-        AttentionMatrix(query.double(), key.double(), mask=ch.causal()),
-        gradients.value.double(),
-        gradients.context.double(),
-    )
-    rows = torch.rand(1, 67, 1)
-    found, truth = gradients.pass_on(rows), exact.pass_on(rows.double())
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-5)
-
-
 def test_relevance_follows_a_row_of_the_product() -> None:
     """Layers with fewer queries than keys are those behind a cache: their queries are the last."""
     layers = [
@@ -90,11 +57,3 @@ def test_relevance_follows_a_row_of_the_product() -> None:
         whole = whole + passed @ whole
     found = relevance_of(layers, torch.tensor([8, 6, 8]))
     torch.testing.assert_close(found, whole[:, [8, 6, 8]], rtol=0, atol=1e-13)
-
-
-def test_nothing_is_tokens_times_tokens() -> None:
-    query, key = torch.randn(2, 1, 2, 1_009, 3).unbind()
-    gradients = WeightGradients(AttentionMatrix(query, key, mask=ch.causal()), key, query)
-    with LargestTensor() as memory, chunks_of(1 << 14, 4, 8):
-        relevance_of([gradients, gradients], torch.tensor([-1]))
-    assert memory.largest < 1_009 * 1_009

@@ -122,7 +122,7 @@ def test_the_seed_is_shown_where_it_is_given(place: pytest.Pytester) -> None:
 
 
 def test_the_seed_is_gone_afterwards(place: pytest.Pytester) -> None:
-    from clearhead.testing.asserting import chosen
+    from clearhead.testing.tolerances import chosen
 
     ran(place, "--clearhead-seed=7", "-k", "test_other")
     assert chosen(None) == 0

@@ -11,7 +11,7 @@ from clearhead.watching.encoding import Encoder, decode
 from tests.masks.expressions import Expression, as_tensor, expressions, leaves, sizes
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(expressions)
 def test_a_mask_comes_back_as_it_was(expression: Expression) -> None:
     encoder = Encoder()

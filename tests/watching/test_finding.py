@@ -104,6 +104,10 @@ def test_numbers_of_images() -> None:
     ids = torch.tensor([IMAGES, [99, 5, 99, 99, 99]])
     assert numbers(ids, 99)[1].tolist() == [0, -1, 1, 1, 1]
     assert numbers(ids[1:, 1:], 99, patches=1).tolist() == [[-1, 0, 1, 2]]
+    for patches in (0, 2):
+        with pytest.raises(ch.errors.ArgumentError) as caught:
+            numbers(ids, 99, patches=patches)
+        assert caught.value.code == "argument.size"
 
 
 def test_a_row_that_is_not_finite_is_no_link() -> None:

@@ -299,21 +299,20 @@ def test_a_padded_batch_that_is_read_in_parts_counts_its_real_queries(name: str,
     with torch.no_grad(), ch.watch(layer, keep="total") as whole:
         layer(x, valid=valid)
     assert whole[0].queries == int(valid.sum())
-    keeps: tuple[Any, ...] = ("total", "summary", "matrix")
-    for parts in PARTS:
-        for keep in keeps:
-            cache = CACHES[name]()
-            with torch.no_grad(), ch.watch(layer, keep=keep) as seen:
-                for tokens, real in zip(x.split(parts, 1), valid.split(parts, 1), strict=True):
-                    # A part in which all are real may go without.
-                    layer(tokens, valid=None if real.all() else real, cache=cache)
-            for row in seen.table():
-                assert row.queries == whole[0].queries
-                assert row.entropy == pytest.approx(float(whole[0].entropy[row.head]), abs=1e-3)
-                if keep != "matrix":
-                    first = whole[0].roles.first
-                    assert first is not None
-                    assert row.first == pytest.approx(float(first[row.head]), abs=1e-3)
+    keeps: tuple[Any, ...] = ("total", "summary", "matrix", "summary")
+    for parts, keep in zip(PARTS, keeps, strict=True):
+        cache = CACHES[name]()
+        with torch.no_grad(), ch.watch(layer, keep=keep) as seen:
+            for tokens, real in zip(x.split(parts, 1), valid.split(parts, 1), strict=True):
+                # A part in which all are real may go without.
+                layer(tokens, valid=None if real.all() else real, cache=cache)
+        for row in seen.table():
+            assert row.queries == whole[0].queries
+            assert row.entropy == pytest.approx(float(whole[0].entropy[row.head]), abs=1e-3)
+            if keep != "matrix":
+                first = whole[0].roles.first
+                assert first is not None
+                assert row.first == pytest.approx(float(first[row.head]), abs=1e-3)
 
 
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.causal() & ch.padding([5, 3])])

@@ -140,15 +140,6 @@ def test_a_table_of_what_are_no_ids(tokens: Any) -> None:
         seen("matrix").table(tokens)
 
 
-def test_matrices_come_back(tmp_path: Path) -> None:
-    found = seen("matrix", ch.padding([7, 4]))
-    again = ch.load(found.save(tmp_path / "run.clearhead"))
-    assert repr(again) == repr(found)
-    for name in found:
-        for ours, theirs in zip(again.calls(name), found.calls(name), strict=True):
-            assert ours.dense().equal(theirs.dense())
-
-
 def test_summaries_come_back(tmp_path: Path) -> None:
     found = seen("summary", ch.padding([7, 4]))
     again = ch.load(found.save(tmp_path / "run.clearhead"))

@@ -23,12 +23,10 @@ from torch.nn.modules import module as torch_module
 import clearhead as ch
 from clearhead.attention import planning
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
-from clearhead.masks.dense import Dense
 from clearhead.watching.hooks import tap
 from clearhead.watching.watch import watch
 from tests.matrix.tensors import tensors_of
 from tests.refusals import assert_refused, refusals
-from tests.watching.hooks.recording import operations
 from tests.watching.models import IDS, Direct, Itself, Language, Stack, inputs
 
 # Not a name of this module, which would be replaced as well.
@@ -131,17 +129,6 @@ def test_every_kind_of_call(name: str) -> None:
     assert (matrix @ values).shape == (*matrix.shape[:3], 2)
 
 
-def test_arguments_by_name_and_by_place() -> None:
-    query, key, value = inputs(1, 2)
-    visible = torch.ones(5, 5, dtype=torch.bool).tril()
-    model = Direct()
-    with watch(model) as seen:
-        model(query=query, key=key, value=value, attn_mask=visible)
-        model(query, key, value, visible, 0.0, False)
-    for matrix in seen.calls(0):
-        close(matrix.dense(), weights_of(query, key, visible))
-
-
 def test_weights_are_those_before_dropout() -> None:
     query, key, value = inputs(1, 2)
     model = Direct()
@@ -185,23 +172,6 @@ def test_the_gradient_is_that_of_the_model() -> None:
         watched = torch.autograd.grad(model(x).sum(), x)[0]
     assert torch.equal(watched, alone)
     assert not seen[0].problem.query.requires_grad
-
-
-def test_encoder_layer_of_pytorch() -> None:
-    layer = nn.TransformerEncoderLayer(16, nhead=2, dropout=0.0, batch_first=True).double()
-    x = torch.randn(3, 5, 16, dtype=torch.float64)
-    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
-    padded = torch.zeros(3, 5, dtype=torch.float64)
-    padded[1, 3:] = -torch.inf
-    alone = layer(x, src_mask=causal, src_key_padding_mask=padded)
-    with watch(layer) as seen:
-        watched = layer(x, src_mask=causal, src_key_padding_mask=padded)
-    assert torch.equal(watched, alone)
-    assert seen.layers == ("self_attn",)
-    _, expected = layer.self_attn(
-        x, x, x, attn_mask=causal, key_padding_mask=padded, average_attn_weights=False
-    )
-    close(seen[0].dense(), expected)
 
 
 @pytest.fixture
@@ -420,33 +390,6 @@ def test_two_texts_in_a_transformation_are_told_at_the_end_too() -> None:
         gradient = torch.func.grad(lambda x: call(x, source[0]).sum())(own[0])
     assert gradient is not None
     assert gradient.shape == own[0].shape
-
-
-def test_the_fast_path_of_pytorch_stays_on() -> None:
-    layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2).eval()
-    x = torch.randn(3, 5, 16)
-    with torch.no_grad():
-        alone = model(x)
-        with watch(model) as seen, operations() as ran:
-            watched = model(x)
-    assert torch.equal(watched, alone)
-    assert seen.layers == ("layers.0.self_attn", "layers.1.self_attn")
-    assert ran.count("aten::_transformer_encoder_layer_fwd") == 2
-
-
-def test_the_way_around_the_fast_path() -> None:
-    layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    x = torch.randn(3, 5, 16)
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), watch(model) as seen:
-            model(x)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
-    assert seen.layers == ("layers.0.self_attn", "layers.1.self_attn")
 
 
 def test_a_model_that_was_not_called() -> None:
@@ -729,33 +672,6 @@ def test_modules_that_are_replaced_in_the_block_keep_the_path() -> None:
     assert {name: len(seen.calls(name)) for name in seen} == {"0": 5, "1": 5}
 
 
-def test_layers_that_share_a_mask_share_its_copy() -> None:
-    x = inputs(1, 2)[0]
-    visible = torch.eye(5, dtype=torch.bool).flip(0)
-    model = Direct()
-    with watch(model) as seen:
-        model(x, x, x, attn_mask=visible)
-        model(x, x, x, attn_mask=visible.clone())
-    masks = [matrix.problem.mask for matrix in seen.calls("")]
-    tensors = [mask.tensor for mask in masks if isinstance(mask, Dense)]
-    assert len(tensors) == 2
-    assert tensors[0].data_ptr() == tensors[1].data_ptr() != visible.data_ptr()
-
-
-def test_a_tensor_that_says_causal_is_read_as_that() -> None:
-    x = inputs(2, 2)[0]
-    visible = torch.ones(5, 5, dtype=torch.bool).tril()
-    valid = torch.tensor([[False, False, True, True, True], [True] * 5])
-    model = Direct()
-    with watch(model) as seen:
-        model(x, x, x, attn_mask=visible)
-        model(x, x, x, attn_mask=visible & valid[:, None, None])
-    plain, padded = seen.calls("")
-    assert repr(plain).endswith("mask=causal()")
-    assert repr(padded).endswith("mask=causal() & padding(<valid 2 × 5>)")
-    assert padded.dense()[0, :, :2].count_nonzero() == 0
-
-
 def three_layers() -> nn.Sequential:
     return nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2) for _ in range(3)))
 
@@ -807,13 +723,6 @@ def test_some_heads(keep: Any) -> None:
             torch.testing.assert_close(some[name].dense(), seen[name].dense()[:, 2:])
         else:
             torch.testing.assert_close(some[name].entropy, seen[name].entropy()[:, 2:])
-
-
-def test_heads_that_are_not_there() -> None:
-    model = three_layers()
-    text = "[watch.heads] heads=[1, 4] were asked for; 0 has num_heads=4."
-    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model, heads=[1, 4]):
-        model(torch.randn(1, 5, 8))
 
 
 test_what_watch_refuses = refusals(
@@ -917,18 +826,6 @@ def test_a_summary_keeps_no_query_and_no_key() -> None:
     storages = [tensor.untyped_storage() for tensor in tensors_of(seen[0])]
     held = {each.data_ptr(): each.nbytes() for each in storages}
     assert sum(held.values()) < 67 * 512 * 4
-
-
-def test_summaries_of_several_calls() -> None:
-    x = inputs(1, 2)[0]
-    with watch(model := Stack(), keep="summary") as seen:
-        model(x)
-        model(x)
-    assert len(seen.calls("first")) == 2
-    with pytest.raises(
-        SelectionError, match=r"^\[watch.several\].*since a summary is of one call;"
-    ):
-        seen["first"]
 
 
 def test_a_name_that_is_not_there() -> None:

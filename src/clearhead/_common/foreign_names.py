@@ -168,7 +168,7 @@ GPT2 = ProjectionNames("GPT-2, nanoGPT", ("c_attn",), ("c_proj",))
 LLAMA = ProjectionNames(
     "Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP",
     ("q_proj", "k_proj", "v_proj"),
-    ("o_proj", "out_proj", "dense"),
+    ("o_proj", "out_proj", "dense", "projection_layer"),
 )
 PHI3 = ProjectionNames("Phi-3", ("qkv_proj",), ("o_proj",))
 NEOX = ProjectionNames("GPT-NeoX, Pythia, BLOOM, Falcon", ("query_key_value",), ("dense",))

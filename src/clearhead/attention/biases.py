@@ -152,7 +152,7 @@ class ByPair(Bias):
 
     @abstractmethod
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the bias of pairs, as `Bias.at` describes."""
+        """Return the bias of pairs, with the arguments and the result of `Bias.at`: four dimensions each."""
 
 
 def check_bias_tensor(numbers: Tensor, extent: Extent) -> None:

@@ -122,9 +122,10 @@ def remembering(attend: Attend) -> Attend:
 
 
 def _added(call: _Call, mask: Mask, shape: Hashable) -> Tensor:
-    """Return the tensor that is added to the scores, with the parts of the mask that hold tensors.
+    """Compute the tensor that is added to the scores, with the parts of the mask that hold tensors; looks nothing up.
 
-    A mask whose tensors nobody else can change stores the last one, and its `question`, given as `shape`.
+    If these parts are copies of the user's tensors, it is stored in the mask under `call`, with `shape` as its
+    question, in place of the one before.
     """
     added, is_copied = call.added, True
     assert added is not None

@@ -16,6 +16,9 @@ A call of the user's own (`inputs=`, `own_call.py`) is run once, with a hook on 
 products make an attention is a subject, called with other tokens and with the other arguments that it had; axes of
 them of the sizes of the call are cut to those of the tokens.
 
+A part of attention (`takes="scores"`) is completed by the other parts of the definition (`subject/completing.py`), and
+the whole is checked.
+
 A whole model (`takes="ids"`) is one of these subjects too: it is called behind its token embedding, where
 vectors go in in the place of ids (`subject/embedding.py`), and each of its layers is a group of heads. Its
 cache is a decoder of its own.
@@ -58,7 +61,7 @@ throughout are filled first. One process tries them one after the other and writ
 (`cli/check_process.py`); where it ends or hangs, the next one goes on behind the definition that it fell over.
 
 `rules.py` is one table, asked in `judge.py`: each rule has codes, a topic, a question whose answer is a verdict
-(`Found`, `Clear`, `Unknown`), what it excludes and what it explains. The order is that of the tuple. A topic is
+(`Found`, `Clear`, `Unknown`) and what it excludes. The order is that of the tuple. A topic is
 verified where its rules are clear; a report is right where all topics that belong to any attention, or were declared,
 are verified. An exception inside a rule means that it cannot be read, never more. Every sentence is in `words.toml`,
 every threshold with its reason in `thresholds.py`.

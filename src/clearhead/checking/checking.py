@@ -19,7 +19,6 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.parts import PARTS, PartEvidence, part_of
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
 from clearhead.checking.own_call import of_own_call
@@ -28,6 +27,7 @@ from clearhead.checking.report import Report
 from clearhead.checking.reporting import cannot_run, reported
 from clearhead.checking.scanning.takes import ways
 from clearhead.checking.source_edits.grading import grade
+from clearhead.checking.subject.completing import PARTS, completed, part_of
 from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import always
@@ -45,7 +45,6 @@ KINDS: Mapping[str, type[Evidence]] = {
     "decode": DecodingEvidence,
     "ids": TokensEvidence,
     "ids,mask": PaddedEvidence,
-    **dict.fromkeys(PARTS, PartEvidence),
 }
 
 
@@ -127,7 +126,14 @@ def check(
         report = _not_begun(subject)
         if report is None:
             try:
-                report, how = _guessing(subject, how, takes is None, args, promised, seed)
+                if how in PARTS:
+                    # Of the scores nothing is declared but the scale, and of the mask that there is none.
+                    scale = promised.scale or 1.0
+                    whole = completed(subject, how, scale)
+                    promised = replace(promised, causal=bool(promised.causal), scale=scale)
+                    report = _reported(whole, "qkv", args, promised, seed)
+                else:
+                    report, how = _guessing(subject, how, takes is None, args, promised, seed)
             except ModelError as error:
                 if error.__cause__ is None or not always(error.__cause__):
                     raise
@@ -234,8 +240,7 @@ def _reported(
     """Return the report under one calling convention; with a declared `world` the report on ranks.
 
     Raises ModelError if the subject cannot be made or called, and, code `check.part`, for a function of x that
-    multiplies no inputs with each other. With `tables` functions of "qkv" and of parts get matrices without batch and
-    heads.
+    multiplies no inputs with each other. With `tables` functions of "qkv" get matrices without batch and heads.
     """
     found = prepare(subject, how, args, promised, seed)
 
@@ -245,8 +250,6 @@ def _reported(
         if how == "qkv" and tables:
             found = replace(found, axes=2)
         evidence = KINDS[how](found, found.contract, seed)
-        if isinstance(evidence, PartEvidence):
-            evidence = replace(evidence, tables=tables)
         if found.module is None and how in ("x", "x2d") and is_part(evidence):
             raise ModelError(
                 "check.part",

@@ -9,7 +9,6 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.state import unfilled
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Found, Unknown, Verdict
@@ -20,7 +19,6 @@ REQUIRED = {
     HeadsEvidence: ("softmax", "scale", "product", "heads"),
     TokensEvidence: ("softmax", "scale", "product", "heads"),
     DecodingEvidence: ("decoding",),
-    PartEvidence: ("part",),
 }
 DECLARED = {
     "mask": ("causal", "window", "documents"),

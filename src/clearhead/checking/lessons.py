@@ -10,6 +10,7 @@ from clearhead import stages
 from clearhead._common.checks import as_int
 from clearhead._common.lessons import LESSONS, LessonRow, exercises_of
 from clearhead._text import shown
+from clearhead.checking.subject.completing import PARTS, completed
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
@@ -138,9 +139,11 @@ def _found_in(file: str, row: LessonRow) -> Any:
 def called(found: Any, row: LessonRow) -> tuple[Any, str]:
     """Return the callable to check and its `takes`.
 
-    For a function that rotates rows this is attention that rotates query and key by it, with "qkv"; else the object
-    itself.
+    For a function that rotates rows this is attention that rotates query and key by it, and for a part of attention
+    the attention that it is a part of, with "qkv"; else the object itself.
     """
+    if row.takes in PARTS:
+        return completed(found, row.takes, 1.0), "qkv"
     if inspect.isroutine(found) and row.names[0] == "rotate":
         return _rotating(found), "qkv"
     return found, row.takes

@@ -37,7 +37,6 @@ class Finding:
     sentence: str
     measured: str = ""
     likely: str = ""
-    follows_from: str | None = None
     place: tuple[str, int] | None = None
     read: str = ""
 
@@ -101,12 +100,8 @@ class Report(Drawn):
 
     @property
     def summary(self) -> str:
-        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun: …".
-
-        Mistakes that follow from others are counted apart, as in "1 mistake found, and 2 that follow".
-        """
-        follows = sum(each.follows_from is not None for each in self.findings)
-        causes = len(self.findings) - follows
+        """The outcome in words, as "2 mistakes found", "no mistake found", "not judged: …" or "not begun: …"."""
+        count = len(self.findings)
         if self.unwritten:
             names = (each.partition(" ")[0] for each in self.unwritten)
             others = ", ".join(each for each in names if each != self.name)
@@ -114,10 +109,7 @@ class Report(Drawn):
         if not self.findings:
             what = ", ".join(each.partition(":")[0] for each in self.unverified)
             return f"not judged: {what}" if self.unverified else "no mistake found"
-        words = f"{causes} mistake{'s' if causes > 1 else ''} found"
-        return words + (
-            f", and {follows} that follow{'s' if follows == 1 else ''}" if follows else ""
-        )
+        return f"{count} mistake{'s' if count > 1 else ''} found"
 
     def text(self, *, everything: bool = False) -> str:
         """Return the report as text; with `everything` also what was skipped, and all remarks instead of three lines.
@@ -169,7 +161,7 @@ class Report(Drawn):
 def sarif(reports: Sequence[Report]) -> str:
     """Return reports as one SARIF 2.1.0 text.
 
-    Mistakes are errors; what follows from one, and what was not judged in a report without findings, is a note.
+    Mistakes are errors; what was not judged in a report without findings is a note.
     """
     rules = dict.fromkeys(finding.code for report in reports for finding in report.findings)
     results = []
@@ -180,7 +172,7 @@ def sarif(reports: Sequence[Report]) -> str:
             results.append(
                 {
                     "ruleId": finding.code,
-                    "level": "note" if finding.follows_from else "error",
+                    "level": "error",
                     "message": {"text": text},
                     "locations": _locations(finding.place or report.place),
                 }
@@ -226,12 +218,7 @@ def _uri(file: str) -> str:
 
 def _lines(finding: Finding) -> list[str]:
     """Return a finding as lines of text: its codes and sentence, then the rows of its details, indented."""
-    mark = "  ↳" if finding.follows_from else "✗"
-    sentence = finding.sentence
-    if finding.follows_from:
-        sentence += f" (follows from {finding.follows_from})"
-    head = f"{mark} {finding.code}   {sentence}"
-    lines = _wrapped(head, "", " " * 4)
+    lines = _wrapped(f"✗ {finding.code}   {finding.sentence}", "", " " * 4)
     rows = [("measured", finding.measured), ("likely", finding.likely)]
     if finding.read and finding.place is not None:
         rows.append((f"line {finding.place[1]}", linecache.getline(*finding.place).strip()))
@@ -240,7 +227,7 @@ def _lines(finding: Finding) -> list[str]:
         for line in text.splitlines():
             lines += _wrapped(line, lead, " " * len(lead))
             lead = " " * len(lead)
-    if not finding.follows_from and finding.see:
+    if finding.see:
         lines.append(f"    {'see':<10} {finding.see}")
     return lines
 

@@ -3,7 +3,7 @@
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clearhead.checking import words
@@ -123,26 +123,18 @@ def _excluded(judged: tuple[Judged, ...]) -> set[str]:
 
 
 def _findings(evidence: Evidence, judged: tuple[Judged, ...]) -> list[Finding]:
-    """Return each mistake once, causes before what follows from them, with the place of its operation if known.
-
-    What follows from another mistake has no likely cause.
-    """
-    causes: dict[str, str] = {}
+    """Return each mistake once, in the order of the rules, with the place of its operation if known."""
     found: dict[str, Finding] = {}
     for each in judged:
         code, rule, verdict = each.code, each.rule, each.verdict
         if not isinstance(verdict, Found) or code in found:
             continue
-        follows = causes.get(code) or causes.get(rule.topic)
         at, _ = attempt(place_of, evidence, rule.topic, code)
         sentence = words.sentence(code, verdict.way, verdict.values)
-        likely = "" if follows else words.likely(code, verdict.way, verdict.values)
+        likely = words.likely(code, verdict.way, verdict.values)
         measured = "" if verdict.measured is None else words.filled("measured", *verdict.measured)
-        found[code] = Finding(code, sentence, measured, likely, follows, at)
-        if follows is None:
-            for key in rule.explains.split():
-                causes.setdefault(key, code)
-    return sorted(found.values(), key=lambda each: each.follows_from is not None)
+        found[code] = Finding(code, sentence, measured, likely, at)
+    return list(found.values())
 
 
 def cannot_run(name: str, error: BaseException) -> Report:
@@ -157,44 +149,28 @@ def defined_at(subject: Subject) -> tuple[str, int] | None:
     """Return file and line of the function, the class of the instance, or the model; None if unknown."""
     original = subject.original
     original = original.model if isinstance(original, Embedded) else original
-    return defined_in(original if inspect.isroutine(original) else type(original))
+    return defined_in(inspect.unwrap(original) if inspect.isroutine(original) else type(original))
 
 
 def defined_in(found: Any) -> tuple[str, int] | None:
-    """Return file and line of a function or a class; None if it has no source."""
-    try:
-        file = inspect.getsourcefile(_written_in(found))
-        return None if file is None else (file, max(_first_line(found, file), 1))
-    except (TypeError, OSError):
-        return None
+    """Return file and line of a function or a class; None if it has no source, or a class no methods.
 
-
-def _written_in(found: Any) -> Any:
-    """Return the first method that a class defines itself, which knows its file in a notebook too.
-
-    Else the object itself.
+    A class is searched upwards from its first method, since its source may not parse.
     """
-    methods = (
-        [each for each in vars(found).values() if inspect.isfunction(each)]
-        if isinstance(found, type)
-        else []
+    is_class = isinstance(found, type)
+    methods = vars(found).values() if is_class else [inspect.unwrap(found)]
+    own = [each.__code__ for each in methods if inspect.isfunction(each)]
+    own = (
+        [each for each in own if each.co_qualname.startswith(f"{found.__qualname__}.")]
+        if is_class
+        else own
     )
-    own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
-    return own[0] if own else found
-
-
-def _first_line(found: Callable[..., Any] | type, file: str) -> int:
-    """Return the number of the line on which a function or a class begins.
-
-    A class is searched upwards from its first method, since its source may not parse. Raises OSError or TypeError if
-    there is no source.
-    """
-    if isinstance(found, type):
-        methods = (each for each in vars(found).values() if inspect.isfunction(each))
-        own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
-        first = min((each.__code__.co_firstlineno for each in own), default=0)
+    first = min(own, key=lambda each: each.co_firstlineno, default=None)
+    if first is None or inspect.getsourcefile(first) is None:
+        return None
+    file, line = first.co_filename, first.co_firstlineno
+    if is_class:
         named = re.compile(rf"\s*class\s+{re.escape(found.__name__)}\b")
-        for line in range(first, 0, -1):
-            if named.match(linecache.getline(file, line)):
-                return line
-    return inspect.getsourcelines(found)[1]
+        above = (each for each in range(line, 0, -1) if named.match(linecache.getline(file, each)))
+        line = next(above, line)
+    return file, max(line, 1)

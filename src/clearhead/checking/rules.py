@@ -1,8 +1,8 @@
-"""The table of rules, in order: a question, the mistakes that it may find, what they exclude, what they explain.
+"""The table of rules, in order: a question, the mistakes that it may find, and what they exclude.
 
 A rule looks at the evidence, which nothing here changes, and answers that it found a mistake, that its topic is clear,
-or that it cannot know. What a rule that found something excludes is not asked any more; what it explains is reported as
-following from it. A new case is a row.
+or that it cannot know. What a rule that found something excludes is not asked any more: it would follow from the
+mistake. A new case is a row.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
-from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.judging import (
@@ -24,7 +23,6 @@ from clearhead.checking.judging import (
     laws,
     lengths,
     modules,
-    parts,
     training,
 )
 from clearhead.checking.judging.account import account
@@ -40,7 +38,6 @@ SELF: Kinds = (TokensEvidence,)
 CROSS: Kinds = (CrossEvidence,)
 PADDED: Kinds = (PaddedEvidence,)
 DECODING: Kinds = (DecodingEvidence,)
-PARTS: Kinds = (PartEvidence,)
 WITHIN: Kinds = (HeadsEvidence, TokensEvidence)
 INNER = "mask softmax scale order product positions"
 SEEN = " ".join(dict.fromkeys(each.code for each in MASKS))
@@ -58,7 +55,6 @@ class Rule:
         of: the kinds of evidence that it is for.
         but: the kinds that it is not for.
         excludes: codes, topics, or "*" for all, separated by spaces, that are not asked once it has found a mistake.
-        explains: codes and topics that follow from it.
     """
 
     codes: str
@@ -67,7 +63,6 @@ class Rule:
     of: Kinds = ALL
     but: Kinds = ()
     excludes: str = ""
-    explains: str = ""
 
     def is_for(self, evidence: Evidence) -> bool:
         """Return True if it is for this kind of evidence."""
@@ -103,16 +98,14 @@ def _of_account(topic: str) -> Question:
     return question
 
 
-def _inside(topic: str, codes: str, excludes: str = "", explains: str = "") -> Rule:
+def _inside(topic: str, codes: str, excludes: str = "") -> Rule:
     """Return the rule for one topic of the account of an attention, for functions and modules."""
-    question = _of_account(topic)
-    return Rule(codes, topic, question, WITHIN, excludes=excludes, explains=explains)
+    return Rule(codes, topic, _of_account(topic), WITHIN, excludes=excludes)
 
 
 RULES: tuple[Rule, ...] = (
     # Whether it runs, and gives the same twice: nothing else can be measured where it does not.
     Rule("shape.fixed", "call", behaviours.widths, SELF, excludes="*"),
-    Rule(" ".join(parts.CODES), parts.TOPIC, parts.claim, PARTS, excludes="repetition"),
     Rule(
         "dropout.in-eval law.again", "repetition", behaviours.repetition, but=DECODING, excludes="*"
     ),
@@ -123,8 +116,7 @@ RULES: tuple[Rule, ...] = (
     _inside(
         "softmax",
         "softmax.axis softmax.missing softmax.twice",
-        excludes="law.samples leaks padding",
-        explains="mask",
+        excludes="law.samples leaks padding mask",
     ),
     # Padding, where samples are kept apart without it.
     Rule("law.samples", "batch", dependencies.mixed, PADDED, excludes=f"leaks padding {INNER}"),
@@ -144,18 +136,17 @@ RULES: tuple[Rule, ...] = (
     Rule("law.pairs", "context", laws.no_query, CROSS, excludes="heads product"),
     Rule("context.wrong", "context", modules.ignored, CROSS),
     # What is inside.
-    Rule("shape.fixed", "outside", training.outside, WITHIN, explains="scale"),
+    Rule("shape.fixed", "outside", training.outside, WITHIN, excludes="scale"),
     Rule("law.samples", "batch", dependencies.mixed, SELF, excludes=f"leaks {INNER}"),
     _inside("batch", "law.samples"),
     _inside(
         "mask",
         f"{SEEN} mask.after-softmax mask.soft mask.empty-row output.non-finite differs",
-        excludes="leaks",
-        explains="mask.empty-row output.non-finite one-token",
+        excludes="leaks mask.empty-row output.non-finite one-token",
     ),
     _inside("scale", "scale.missing scale.wrong"),
     # A cap behind the mask makes a number of −∞, and the future is seen.
-    _inside("order", "bias.wrong softcap.order differs", explains="leaks"),
+    _inside("order", "bias.wrong softcap.order differs", excludes="leaks"),
     _inside("product", "parameter.dead law.value law.scores law.pairs law.length differs"),
     _inside("positions", "rope.layout rope.offset differs"),
     Rule("output.non-finite", "one-token", behaviours.one_token, SELF, CROSS),
@@ -173,7 +164,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.empty-row", "empty", behaviours.empty_row, HEADS),
     Rule("output.non-finite", "dtypes", behaviours.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", training.returned, WITHIN),
-    Rule("law.scores", "law", laws.scores, WITHIN, explains="grad.wrong"),
+    Rule("law.scores", "law", laws.scores, WITHIN, excludes="grad.wrong"),
     # Training and state.
     Rule("parameter.missing", "parameters", training.loose, SELF, excludes="parameter.dead"),
     Rule("parameter.missing", "parameters", training.shared, SELF),
@@ -186,7 +177,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.missing", "lost", laws.lost_mask, WITHIN),
     # The laws: what is broken is wrong, with a name or without one.
     Rule("law.again", "law", behaviours.again, but=DECODING),
-    Rule("law.samples", "law", behaviours.samples, but=(*DECODING, *PARTS)),
+    Rule("law.samples", "law", behaviours.samples, but=DECODING),
     Rule("law.pairs", "law", laws.pairs, SELF),
     Rule("law.length", "law", lengths.length),
 )

@@ -200,10 +200,10 @@ def _show_short(
     *,
     why: bool = False,
 ) -> Shown:
-    """Print a model by its name and part, a layer or a head, or the heads with the largest weight between two tokens.
+    """Print a model's name and part, then a layer or a head; without a layer all heads, or those by `asked`.
 
-    Returns what was shown. Raises SelectionError for no such layer, head or token. `asked` are the words of query and
-    key; with `why` how their weight comes about is printed too.
+    `asked` are query and key, "" for any; with a layer they only say which weight `why` explains. Returns what was
+    shown. Raises SelectionError for no such layer, head or token.
     """
     from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.screens import Screens
@@ -272,7 +272,7 @@ def _show_long(
     """
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
-    from clearhead.drawing.terminal.long import MAP_CELLS, LongScreens
+    from clearhead.drawing.terminal.terminal import MAP_CELLS, LongScreens
 
     pool, links = (MAPS[0], LINKS) if with_page else (MAP_CELLS, None)
     with progress_bars() as progress:

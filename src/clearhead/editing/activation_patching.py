@@ -14,8 +14,7 @@ from clearhead.attention.planning import run
 from clearhead.editing.context_operations import Find, OfContext
 from clearhead.editing.edit import Edit, followed, is_like
 from clearhead.editing.layer_edit import LayerEdit, Means
-from clearhead.editing.operation import Operation
-from clearhead.editing.selections import selection
+from clearhead.editing.operation import Operation, selection
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.matrix.head_results import Contexts
 from clearhead.watching.seen import Seen

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.editing.call_positions import Places
-from clearhead.editing.operation import Operation, chosen_queries
-from clearhead.editing.selections import Selection
+from clearhead.editing.operation import Operation, Selection, chosen_queries
 from clearhead.errors import EditError
 from clearhead.matrix.head_results import Contexts
 

@@ -14,9 +14,8 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.editing.call_positions import Places
 from clearhead.editing.context_operations import HeadsAt, OfContext
-from clearhead.editing.operation import Operation, chosen_queries
+from clearhead.editing.operation import Operation, Selection, chosen_queries
 from clearhead.editing.rescoring import Rescoring, apart, attended_anew, number_of_queries, touched
-from clearhead.editing.selections import Selection
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask

@@ -11,8 +11,7 @@ from clearhead._common.foreign_names import Answering, no_attribute
 from clearhead._text import kind_of, shown
 from clearhead.editing.context_operations import Find, OfContext
 from clearhead.editing.edited_call import Hide, Patterns, Restrict, ScaleKeys
-from clearhead.editing.operation import Operation
-from clearhead.editing.selections import heads_text, selection
+from clearhead.editing.operation import Operation, heads_text, selection
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_numbers import numbers_of_heads

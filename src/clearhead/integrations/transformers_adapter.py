@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -19,9 +20,8 @@ from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.inputs import CallKeys, LayerCall
 from clearhead.layers.parts import Part, ScoreBias, options_of
-from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
-from clearhead.layers.temperature import Temperature
+from clearhead.layers.score_parts import RelativeBias, Temperature
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
@@ -322,9 +322,17 @@ def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
     if "use_cache" in names:
         given["use_cache"] = False
     if any(getattr(config, f"image_token_{name}", None) is not None for name in ("id", "index")):
-        picture = {"pixel_values": given.pop("pixel_values")}
-        return [(model, given), (getattr(model, "get_image_features"), picture)]  # noqa: B009
+        pixels = given.pop("pixel_values", None)
+        return [(model, given), (_features, {"model": model, "pixel_values": pixels})]
     return [(model, given)]
+
+
+def _features(model: Any, pixel_values: Tensor | None) -> Any:
+    """Return what a model makes of pictures, one or several a row; None if it reads them with more than pixels."""
+    for pixels in () if pixel_values is None else (pixel_values, pixel_values[:, None]):
+        with suppress(Exception):
+            return model.get_image_features(pixel_values=pixels)
+    return None
 
 
 def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:

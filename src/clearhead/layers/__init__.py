@@ -12,7 +12,6 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
-from clearhead.layers.differential import Differential
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -25,10 +24,9 @@ from clearhead.layers.parts import (
     Softcap,
 )
 from clearhead.layers.query_key_norm import QueryKeyNorm
-from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
-from clearhead.layers.temperature import Temperature
+from clearhead.layers.score_parts import Differential, RelativeBias, Temperature
 
 __all__ = [
     "Cache",

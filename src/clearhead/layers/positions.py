@@ -58,7 +58,11 @@ class Positions(NamedTuple):
         return rows if rows > 1 else None
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int) -> tuple[Tensor, Tensor]:
-        """Return the positions of the queries and keys of pairs; `query_len` queries are the last ones of all."""
+        """Return the positions of the queries and the keys of pairs, int64, in four dimensions.
+
+        The indices are those of `Mask.visible`, (batch, num_heads, queries, keys), any of size 1. Of positions that
+        differ by row, the first axis is the batch. The `query_len` queries are the last ones of `query`.
+        """
         later = self.query.shape[-1] - query_len
         return _rows(self.query, query_index + later), _rows(self.key, key_index)
 

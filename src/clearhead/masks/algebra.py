@@ -30,8 +30,9 @@ class _Pair(Mask, ABC):
     def __post_init__(self) -> None:
         """Raise MaskError or DeviceError if the masks cannot be combined."""
         left, right = self.left, self.right
-        for name, a, b in (("batch", left.batch, right.batch), ("heads", left.heads, right.heads)):
-            if a is not None and b is not None and a != b:
+        for name in ("batch", "heads"):
+            a = getattr(left, name)
+            if a is not None and (b := getattr(right, name)) is not None and a != b:
                 raise MaskError(
                     f"mask.{name}",
                     f"masks of different {name} cannot be combined: {left.describe()} is for {a}, "

@@ -104,11 +104,11 @@ def rollout(
 
 
 def _checked(matrices: object) -> list[AttentionMatrix]:
-    """Return the matrices of the layers as a list; raise unless they are square and of equal shape and dtype.
+    """Return the layers' matrices, a sequence and no iterator, as a list; their numbers of heads may differ.
 
     Raises:
-        ArgumentTypeError, ArgumentError, ShapeError, DtypeError: codes `rollout.type`, `rollout.empty`,
-            `rollout.shape` and `rollout.dtype`.
+        ArgumentTypeError, ArgumentError, DtypeError: codes `rollout.type`, `rollout.empty`, `rollout.dtype`.
+        ShapeError: code `rollout.shape`, unless all have one batch, and the same tokens as queries and as keys.
     """
     if not isinstance(matrices, Sequence) or not all(
         isinstance(each, AttentionMatrix) for each in matrices

@@ -17,7 +17,7 @@ from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part
 from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.rotary import Rotary
-from clearhead.matrix.factored_heads import FactoredHeads, triangle
+from clearhead.matrix.head_results import FactoredHeads, triangle
 from clearhead.matrix.no_tensor import NoTensor
 from clearhead.watching.finding import attending, path_of_layer
 from clearhead.watching.projections import projection_of

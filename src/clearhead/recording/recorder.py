@@ -97,26 +97,19 @@ class ScoreStep:
     other: str = ""
 
 
-class Drop(NamedTuple):
-    """A random operation on numbers of `nodes`, and its number in the call."""
-
-    place: int
-    nodes: frozenset[int]
-
-
 def storage_of(tensor: Tensor) -> int:
     """Return the address of a tensor's storage: one for all its views, 0 for an empty storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 class Recorder(Operations):
-    """Record a call in `nodes`, `steps`, `drops`; floating `inputs` start tags, `parameters` are names by storage."""
+    """Record a call in `nodes` and `steps`; floating `inputs` start tags, `parameters` are names by storage."""
 
     def __init__(
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
     ) -> None:
         super().__init__()
-        self.nodes, self.steps, self.drops = list[Node](), list[ScoreStep](), list[Drop]()
+        self.nodes, self.steps = list[Node](), list[ScoreStep]()
         self.halves = False
         self.read: set[int] = set()  # the storages that some operation reads
         # What is made of a parameter alone, as its transpose, is named as it is.
@@ -161,7 +154,7 @@ class Recorder(Operations):
         kwargs: dict[str, Any],
         outputs: list[Tensor],
     ) -> None:
-        """Tag outputs by the inputs, and add nodes, steps and drops."""
+        """Tag outputs by the inputs, and add nodes and steps."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -193,9 +186,6 @@ class Recorder(Operations):
             if storage_of(each) not in self._shadow:
                 self._begin("other", name, each)
         found = self._moved(name, func, args, kwargs, output)
-        if chance:
-            nodes = frozenset(int(n) for _, tags in tagged for n in tags.node.unique() if n > 0)
-            self.drops.append(Drop(self.count, nodes))
         if found is None:
             summed = name in ("sum", "mean") and any(self._of_product(tags) for _, tags in tagged)
             kind, sides = "summed" if summed else "other", [each for each, _ in tagged]

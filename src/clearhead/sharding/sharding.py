@@ -193,10 +193,9 @@ class Sharding(Drawn):
         return int(drawn)
 
     def agree(self, make: Callable[[], tuple[T, str]], tensor: object = None) -> T:
-        """Run a check on every rank and return its result; raise on all of them if one fails or they differ.
+        """Run a check on every rank and return its result; raise on all if one raises ClearheadError or they differ.
 
-        A rank that raises alone would leave the others waiting, and where sizes differ a process
-        group ends the process.
+        Any other exception is raised on its rank alone, and the others wait.
 
         Args:
             make: returns a result, and a text that must be the same on all ranks; it must not communicate.

@@ -1,7 +1,6 @@
-from .asserting import assert_attention
 from .conformance_cases import ConformanceCase
 from .suite import conformance
-from .tolerances import assert_no_worse
+from .tolerances import assert_attention, assert_no_worse
 from .trains import assert_trains, check_training
 
 __all__ = [

@@ -12,9 +12,9 @@ from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.testing.asserting import chosen
 from clearhead.testing.conformance_cases import ConformanceCase
 from clearhead.testing.posing import FEATURES, LEFT, MASKS, Sizes, apart
+from clearhead.testing.tolerances import chosen
 
 # Of no size that another axis has.
 HEAD_DIMS = (19, 5, 16)

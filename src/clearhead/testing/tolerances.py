@@ -1,13 +1,16 @@
-"""Comparison of a result with the accuracy of the plain computation."""
+"""Assertions: a result as accurate as the plain computation, and a subject that `check` finds no mistake in."""
 
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead._common.accuracy import Tolerance, measured
 from clearhead._common.hints import with_hints
-from clearhead.errors import ArgumentError, DtypeError, ShapeError
+from clearhead.checking import check
+from clearhead.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError
 
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True
@@ -119,3 +122,57 @@ def _first(where: Tensor, actual: Tensor, truth: Tensor) -> str:
     """Return the line with the first index at which `where` is True, the actual and the expected value there."""
     index = tuple(where.nonzero()[0].tolist())
     return f"  at {list(index)}: {actual[index].item():.9g}, expected {truth[index].item():.9g}"
+
+
+# pytest shows what is raised here without frames of this module.
+
+
+@with_hints
+def assert_attention(
+    subject: Any, *, seed: int | None = None, allow_unverified: bool = False, **arguments: Any
+) -> None:
+    """Raise AssertionError with the report of `check` as its text, unless it is right.
+
+    Args:
+        subject: as for `check`.
+        seed: of the inputs; None is that of `pytest --clearhead-seed`, or 0.
+        allow_unverified: do not fail for anything that is not judged; a mistake fails all the same.
+        arguments: as for `check`.
+
+    Raises:
+        AssertionError: a mistake was found, or something that is declared could not be verified; the
+            text is the report.
+        ArgumentTypeError: code `seed.type`, for a seed that is no whole number.
+        ClearheadError: what `check` raises.
+
+    Example:
+        >>> ch.testing.assert_attention(ch.attend, takes="qkv")
+        >>> ch.testing.assert_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, takes="qkv")
+        Traceback (most recent call last):
+        ...
+        AssertionError: <lambda>, seed 0
+        ✗ scale.missing   the scores are not scaled...
+    """
+    drawn_by = chosen(seed)
+    report = check(subject, seed=drawn_by, **arguments)
+    if report.findings or (report.unverified and not allow_unverified):
+        raise AssertionError(f"{report.name}, seed {drawn_by}\n{report}") from None
+
+
+def chosen(seed: int | None) -> int:
+    """Return the seed if it is not None, else that of `pytest --clearhead-seed`, else 0.
+
+    Raises:
+        ArgumentTypeError: code `seed.type`, for a seed that is no whole number (a bool is none).
+    """
+    if seed is None:
+        # Without pytest nobody has loaded the plugin.
+        plugin = sys.modules.get("clearhead.testing.pytest_plugin")
+        return 0 if plugin is None else plugin.seed()
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ArgumentTypeError(
+            "seed.type",
+            "seed must be a whole number, or None for that of --clearhead-seed; got "
+            f"{type(seed).__name__}.",
+        )
+    return seed

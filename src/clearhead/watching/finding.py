@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_int, as_place, check_head_numbers
+from clearhead._common.checks import as_int, as_place, check_head_numbers, check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
@@ -120,6 +120,10 @@ def image_numbers(
     Returns:
         (len,) or (batch, len).
 
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, unless each row has `patches`
+            image tokens for every image.
+
     Example:
         >>> import torch, clearhead as ch
         >>> ch.reading.image_numbers(torch.tensor([1, 99, 99, 5, 99, 99]), 99)
@@ -129,6 +133,13 @@ def image_numbers(
     if not isinstance(tokens, Tensor):
         equal = [each == image_token for each in tokens]
     is_patch = torch.as_tensor(equal, dtype=torch.bool)
+    if patches is not None:
+        check_sizes(patches=patches)
+        if bool((is_patch.sum(dim=-1) % patches).any()):
+            raise ArgumentError(
+                "argument.size",
+                f"patches={patches} must divide the number of image tokens in each row.",
+            )
     starts = is_patch if patches else is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
     numbers = (starts.cumsum(dim=-1) - 1) // (patches or 1)
     return numbers.masked_fill(~is_patch, -1)

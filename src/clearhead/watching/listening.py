@@ -80,7 +80,10 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]
 
 class _Following:
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
-        """Pass a module that starts to run to the watches of this context."""
+        """Pass a module that starts to run to the watches of this context, and to those with threads="all".
+
+        Each gets the module, a tuple of the values of all its arguments, and the modules inside of which it runs.
+        """
         stack = running.stack()[:-1]
         every = (*inputs, *(named or {}).values())
         for each in _listeners():

@@ -33,11 +33,10 @@ HEADS = [(6, 6), (6, 2), (6, 1)]
 def _stored(tensors: Tensors) -> Tensors:
     """Keys and values as slices of longer tensors, as a cache stores them."""
     longer = {
-        name: torch.full((*each.shape[:2], 29, each.shape[3]), NAN)
+        name: torch.full((*each.shape[:2], 29, each.shape[3]), NAN, dtype=each.dtype)
         for name, each in tensors.items()
     }
     for name in ("key", "value"):
-        longer[name] = longer[name].to(tensors[name].dtype)
         longer[name][:, :, :23] = tensors[name]
         tensors[name] = longer[name][:, :, :23]
     return tensors

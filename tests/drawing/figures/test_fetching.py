@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import clearhead as ch
-from tests.environment import break_package
 
 LATE = """
 import sys, torch, clearhead as ch
@@ -33,12 +31,3 @@ def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ch.errors.MissingExtraError, match=r"pip install '\.\[plot\]'") as refusal:
         ch.AttentionMatrix(torch.zeros(2, 3), torch.zeros(2, 3)).plot()
     assert refusal.value.code == "extra.missing"
-
-
-def test_what_matplotlib_itself_misses_is_told_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    break_package("matplotlib", tmp_path, monkeypatch)
-    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures", raising=False)
-    with pytest.raises(ModuleNotFoundError, match="'no_such_module'"):
-        ch.AttentionMatrix(torch.zeros(2, 3), torch.zeros(2, 3)).plot()

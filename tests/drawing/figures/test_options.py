@@ -85,18 +85,6 @@ def test_samples_that_are_not_there(sample: object) -> None:
     assert refusal.value.code == "plot.part"
 
 
-def test_heads_and_samples_of_a_watch() -> None:
-    for kind in ("map", "entropy", "received"):
-        with pytest.raises(
-            ch.errors.SelectionError, match="heads must be a whole number from 0 to 1"
-        ):
-            seen().plot(kind, heads=[2])
-        with pytest.raises(
-            ch.errors.SelectionError, match="sample must be a whole number from 0 to 0"
-        ):
-            seen().plot(kind, sample=1)
-
-
 def test_heads_that_only_some_layers_have() -> None:
     model = torch.nn.Sequential(
         ch.MultiHeadAttention(8, num_heads=4), ch.MultiHeadAttention(8, num_heads=2)

@@ -1,6 +1,5 @@
 """Pictures: right, the same each time, and never half written."""
 
-import sys
 from pathlib import Path
 
 import matplotlib.image
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from clearhead.drawing.figures.head_map import head_picture, save_png
-from clearhead.errors import FileError, MissingExtraError
 
 HOSTILE = ["$x^2$", "$\\frac{", "[red]", "\x1b[31m", "\u202eabc", "😀", "猫", "\n", "", "a" * 40]
 
@@ -63,58 +61,6 @@ def test_the_same_picture_gives_the_same_bytes(tmp_path: Path) -> None:
     ]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert files[0].read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_interruption_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "head.png"
-    file.write_bytes(b"the old picture")
-    axes = head_picture(square(2), ["a", "b"], title="")
-
-    def interrupted(self: object, part: str, **options: object) -> None:
-        Path(part).write_bytes(b"half a pict")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save_png(axes, file)
-    assert file.read_bytes() == b"the old picture"
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    target, link = tmp_path / "real.png", tmp_path / "link.png"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    save_png(head_picture(square(2), ["a", "b"], title=""), link)
-    assert link.is_symlink()
-    assert target.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
-    axes = head_picture(square(2), ["a", "b"], title="")
-    with pytest.raises(FileError) as refusal:
-        save_png(axes, tmp_path / "nowhere" / "head.png")
-    assert refusal.value.code == "file.unwritable"
-
-
-def test_a_failure_to_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: object, part: Path, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    axes = head_picture(square(2), ["a", "b"], title="")
-    with pytest.raises(FileError, match="could not be written: No space left on device"):
-        save_png(axes, tmp_path / "head.png")
-
-
-def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.head_map")
-    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures")
-    with pytest.raises(MissingExtraError, match=r"pip install '\.\[plot\]'"):
-        __import__("clearhead.drawing.figures.head_map")
 
 
 def test_a_map_of_a_long_text(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from clearhead.drawing.page import head_arrays, head_page
 from clearhead.drawing.page import runs as page_runs
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.payload import WORD, Deflated, Payload
-from clearhead.drawing.page.runs import layers_of, read_run
-from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.runs import Start, layers_of, read_run
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
 from clearhead.matrix.head_numbers import ROLES

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clearhead.drawing.page.page import asset, page, write_page
+from clearhead.drawing.page.page import asset, page
 from clearhead.drawing.page.payload import Payload
-from clearhead.errors import FileError
 from tests.surface import ROOT
 
 FRONTEND = ROOT / "frontend"
@@ -77,24 +76,6 @@ def test_the_title_is_data() -> None:
     assert "<img" not in html.partition("<body>")[0]
     assert "<title>&lt;img src=x onerror=&quot;alert(1)&quot;&gt;\\u202e</title>" in html
     assert "<title>clearhead</title>" in page(small(""))
-
-
-def test_a_page_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = write_page(tmp_path / "page.html", small())
-    first = place.read_bytes()
-    assert first.decode("utf-8") == page(small())
-
-    def fail(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(FileError) as caught:
-        write_page(place, small("another"))
-    assert str(caught.value) == (
-        f"[file.unwritable] {place} could not be written: No space left on device"
-    )
-    assert place.read_bytes() == first
-    assert list(tmp_path.iterdir()) == [place]
 
 
 @pytest.mark.parametrize(

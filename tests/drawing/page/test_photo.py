@@ -182,6 +182,12 @@ class Reader(NamedTuple):
         config = getattr(TF, f"{self.name}Config")(**self.config)
         return getattr(TF, f"{self.name}ForConditionalGeneration")(config).eval()
 
+    def call(self) -> dict[str, Any]:
+        """Named arguments: a text with one picture in the middle and one near the end."""
+        ids = torch.tensor([[5, *[99] * self.patches[0], 6, 7, *[99] * self.patches[1], 8]])
+        kinds = {name: (ids == 99).long() for name, each in self.inputs.items() if each is None}
+        return {"input_ids": ids} | self.inputs | kinds
+
 
 ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
 LAYERS = ["sliding_attention", "full_attention"]
@@ -223,15 +229,13 @@ READERS = [
 def test_a_model_that_reads_pictures_in_a_text(reader: Reader, tmp_path: Path) -> None:
     """Two pictures, one of them in the middle: the page has each word's attention to each patch, and the tower's."""
     model = reader.make()
-    ids = torch.tensor([[5, *[99] * reader.patches[0], 6, 7, *[99] * reader.patches[1], 8]])
-    kinds = (ids == 99).long()
-    inputs = {each: kinds if value is None else value for each, value in reader.inputs.items()}
     with torch.no_grad(), ch.watch(model) as seen:
-        sequences = model.generate(ids, **inputs, max_new_tokens=3, do_sample=False)
+        sequences = model.generate(**reader.call(), max_new_tokens=3, do_sample=False)
     images = [torch.rand(28, 28, 3), torch.rand(3, 28, 28)]
     options: Any = {"images": images, "image_token": 99, "tokens": sequences, "skip": reader.skip}
     options["grid"] = reader.inputs.get("image_grid_thw")
     payload: Any = seen.to_html(tmp_path / "a.html", **options)
+    assert payload.to_bytes()
     tower, first, last = seen
     towers = [] if reader.skip is None else [tower] * 2
     assert [each["name"] for each in payload.data["layers"]] == [*towers, first, last]

@@ -7,7 +7,7 @@ import torch
 import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
-from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
+from clearhead.drawing.page.runs import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import read_text
 from clearhead.matrix.matrix import matrix_of
 from clearhead.sharding.matrix_part import MatrixPart

@@ -9,7 +9,7 @@ from rich.console import Console
 from torch import Tensor
 
 from clearhead import AttentionMatrix, causal, roles
-from clearhead.drawing.terminal.long import LongScreens
+from clearhead.drawing.terminal.terminal import LongScreens
 from clearhead.integrations.text_models import LongReading
 from clearhead.types import Summary
 from clearhead.watching.seen import Seen

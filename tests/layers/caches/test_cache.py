@@ -27,16 +27,6 @@ BATCH = 3
 
 
 @kinds
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
-    texts = Texts(KINDS[kind](), BATCH)
-    valid = torch.arange(7) < torch.tensor([[7], [2], [5]])
-    texts.append(7, valid.flip(1) if side == "left" else valid)
-    for new in (1, 1, 3, 1):
-        texts.append(new)
-
-
-@kinds
 @settings(max_examples=20)
 @given(data=st.data())
 def test_any_history(kind: str, data: st.DataObject) -> None:
@@ -78,32 +68,6 @@ def test_any_history(kind: str, data: st.DataObject) -> None:
             shape = texts.batch, new
             valid = data.draw(st.none() | bools(*shape)) if padded else None
             texts.append(new, valid)
-
-
-@kinds
-def test_each_row_takes_its_share_of_a_draft(kind: str) -> None:
-    texts = Texts(KINDS[kind](), BATCH)
-    texts.append(6, torch.arange(6) >= torch.tensor([[0], [3], [1]]))
-    for kept in ([7, 8, 6], [11, 11, 9]):
-        for _ in range(3):
-            texts.append(1)
-        refused = False
-        try:
-            texts.truncate_rows(kept)
-        except ch.errors.ArgumentError:
-            refused = True
-        assert refused == (kind == "sliding")  # without spare a ring goes back by one token
-        texts.append(1)
-
-
-@kinds
-def test_beams_part_ways(kind: str) -> None:
-    texts = Texts(KINDS[kind](), BATCH)
-    texts.append(7, torch.arange(7) >= torch.tensor([[0], [5], [2]]))
-    for rows in ([0, 0, 1, 2, 2], [4, 0, 1, 0, 0], [3, 3]):
-        texts.reorder(rows)
-        texts.append(1)
-        texts.append(2)
 
 
 @kinds

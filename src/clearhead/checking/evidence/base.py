@@ -118,7 +118,13 @@ class Evidence(ABC):
     @cached_property
     def training(self) -> Training:
         """The effects of training mode."""
-        return measure_training(self.subject, self.inputs, self.output)
+
+        def observed(trained: Subject) -> Sequence[ObservedAttention]:
+            """Return the attentions in a call in training mode; () if it cannot be recorded."""
+            found = record(trained, self.inputs)
+            return () if found is None else found.attentions
+
+        return measure_training(self.subject, self.inputs, self.output, observed)
 
     @cached_property
     def state(self) -> State:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.evidence.base import Evidence, Settled
-from clearhead.checking.evidence.cases import Broken, Case, broken, called, gap_of
+from clearhead.checking.evidence.cases import Broken, Case, broken, called
 from clearhead.checking.evidence.feeding import Feed, feed
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.refusals import first_line, raised_with_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentTypeError, ModelError
+from clearhead.recording.provenance import measure
 
 
 class TypedDecoder:
@@ -36,25 +37,6 @@ class TypedDecoder:
         """Return the outputs of all tokens at once."""
         with torch.no_grad():
             return self.run.full(x.to(self.dtype)).double()
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """The first schedule whose outputs differ from full(x).
-
-    Attributes:
-        name: the schedule.
-        shapes: of its outputs, and of full(x).
-        gap: the largest difference; 0 if the shapes differ.
-        first: the first token that differs; 0 if the shapes differ.
-        moves: bool (tokens, tokens), the dependencies of the steps.
-    """
-
-    name: str
-    shapes: tuple[list[int], list[int]]
-    gap: float
-    first: int
-    moves: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,39 +124,28 @@ class DecodingEvidence(Evidence):
         return 1e-5 if self.subject.dtype == torch.float64 else 1e-4
 
     @cached_property
-    def wrong(self) -> Wrong | None:
-        """The first schedule whose outputs differ from full(x).
+    def wrong(self) -> tuple[Broken, Tensor] | None:
+        """The first schedule whose outputs differ from full(x), and the dependencies of its steps, (tokens, tokens).
 
         None if none does. Schedules that raise are left out.
         """
-        whole, x = self.output, self.inputs[0]
-        tensors = {n: each for n, each in self.outputs.items() if isinstance(each, Tensor)}
-        name = next((n for n, each in tensors.items() if gap_of(each, whole) > self._close), None)
-        if name is None:
+        outputs = {n: each for n, each in self.outputs.items() if isinstance(each, Tensor)}
+        cases = (Case(n, out.clone, self.output, self._close) for n, out in outputs.items())
+        found = broken("steps", cases)
+        if found is None:
             return None
-        output, chunks = tensors[name], self.schedules[name]
-        gap, first = torch.zeros(1), 0
-        if output.shape == whole.shape:
-            gap = (output - whole).abs().nan_to_num(torch.inf).amax((0, -1))
-            beyond = (gap > 0.1 * self._close * whole.abs().max()).nonzero()
-            first = int(beyond[0]) if len(beyond) else 0
-        return Wrong(
-            name,
-            (list(output.shape), list(whole.shape)),
-            float(gap.max()),
-            first,
-            dependency(lambda each: stepped(self.fresh(), each, chunks), x, self._generator),
-        )
+        chunks = self.schedules[found.at]
+        return found, self._moves(lambda x: stepped(self.fresh(), x, chunks))
 
-    @property
-    def _generator(self) -> torch.Generator:
-        """Return a new generator with the seed of the evidence."""
-        return torch.Generator().manual_seed(self.seed)
+    def _moves(self, run: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the dependencies of outputs on tokens, bool, (tokens, tokens)."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return measure(run, lambda x: (x,), self.inputs[0], generator).moves
 
     @cached_property
     def full_moves(self) -> Tensor:
         """Return the dependencies of full(x), bool, (tokens, tokens)."""
-        return dependency(lambda x: self.fresh().full(x), self.inputs[0], self._generator)
+        return self._moves(lambda x: self.fresh().full(x))
 
     @cached_property
     def stale(self) -> Broken | None:
@@ -247,18 +218,3 @@ def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
         outputs.append(decoder.step(x[:, start : start + size]))
         start += size
     return torch.cat(outputs, 1).detach()
-
-
-def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a bool matrix, (tokens, tokens), whose [i, j] is True if output i changes with token j by more than 1e-9.
-
-    Tokens are changed in all samples, by noise of the generator. A change to or from NaN is not seen.
-    """
-    still = run(x)
-    moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
-    for token in range(x.shape[1]):
-        changed = x.clone()
-        changed[:, token] += torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
-        gap = (run(changed) - still).nan_to_num(0.0).abs().amax((0, -1))
-        moves[:, token] = gap > 1e-9
-    return moves

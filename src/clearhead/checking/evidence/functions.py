@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from clearhead.checking.evidence.attempts import (
     planned,
 )
 from clearhead.checking.evidence.base import Evidence, Settled, again
+from clearhead.checking.evidence.cases import called
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.hypotheses.edits import edits, fitted
@@ -42,6 +43,18 @@ from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, UNREAD
 from clearhead.errors import ModelError
 from clearhead.recording.attempt import attempt
+
+
+class EmptyRows(NamedTuple):
+    """Queries that see nothing: the largest difference from what is declared, how many they are, and the first.
+
+    `first` holds three numbers of it, `gradients` the inputs with gradients that are not finite.
+    """
+
+    gap: float
+    rows: int
+    first: tuple[float, ...]
+    gradients: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,18 +292,28 @@ class HeadsEvidence(Evidence):
         return tuple(found)
 
     @cached_property
-    def empty(self) -> "EmptyRows | None":
-        """Queries that see no key; None without a mask argument (unless causal with empty_row) or of another shape."""
-        filled = self.explained.contract
-        plan = self.plan[0]
-        if self.subject.takes != "qkv,mask":
-            if not filled.causal or self.contract.empty_row is None:
-                return None
-            plan = plan._replace(query_len=plan.query_len + 3)
-        inputs = drawn(plan, self.subject.takes == "qkv,mask", self.seed + 2)
-        if self.subject.takes == "qkv,mask":
+    def empty(self) -> EmptyRows | None:
+        """Queries that see no key, in float32; None if undeclared, refused, or without a mask and not causal."""
+        filled, masked = self.explained.contract, self.subject.takes == "qkv,mask"
+        if self.contract.empty_row is None or not (masked or filled.causal):
+            return None
+        plan = (
+            self.plan[0] if masked else self.plan[0]._replace(query_len=self.plan[0].query_len + 3)
+        )
+        inputs = drawn(plan, masked, self.seed + 2)
+        if masked:
             inputs[3][:, :, 1] = False
-        return _empty_rows(self.subject, plan, inputs, filled)
+        # In float64 a score is still felt next to −1e9, in float32 it is not.
+        found = called(by_heads(self.subject.within(torch.float32)), inputs)
+        if isinstance(found, Exception):
+            return None
+        at = plan.setting(filled, *inputs[3:])
+        empty = ~right_visible(at).any(-1).expand(found.shape[:-1])
+        rows, mean = found[empty], RIGHT.group(inputs[2], at).mean(-2, keepdim=True)
+        declared = 0.0 if self.contract.empty_row == "zero" else mean.expand_as(found)[empty]
+        gap = float((rows - declared).abs().nan_to_num(torch.inf).max())
+        blocked = _broken_gradients(self.subject, inputs) if found.isfinite().all() else ()
+        return EmptyRows(gap, len(rows), tuple(rows[0, :3].tolist()), blocked)
 
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
@@ -324,53 +347,6 @@ def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)
-
-
-@dataclass(frozen=True)
-class EmptyRows:
-    """Queries that see nothing: `gives` is "zero", "uniform", "NaN" or "something else", `refused` that it raised.
-
-    `rows` counts them, `first` holds three numbers of one, `gradients` the inputs with gradients that are not finite.
-    """
-
-    gives: str = ""
-    rows: int = 0
-    first: tuple[float, ...] = ()
-    gradients: tuple[str, ...] = ()
-    refused: bool = False
-
-
-def _empty_rows(
-    subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
-) -> EmptyRows | None:
-    """Return measurements of queries that see no key, `refused` if the call raises; None for another output shape."""
-    target, _ = attempt(by_heads(subject), *inputs)
-    if target is None:
-        return EmptyRows(refused=True)
-    case = as_trial(Attempt(plan, inputs, target), filled, subject.dtype)
-    if case is None:
-        return None
-    empty = ~right_visible(case.setting).any(-1)
-    empty = empty.expand(plan.batch, 1, -1) if empty.ndim == 1 else empty
-    uniform = stages.repeat_kv_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
-    if subject.dtype == torch.float64:
-        # In float64 a score is still felt next to −1e9, in float32 it is not.
-        single = by_heads(subject.within(torch.float32))(*inputs)
-        if not single[empty.expand(single.shape[:-1])].abs().le(1e-6).all():
-            target = single
-    rows = target[empty.expand(target.shape[:-1])]
-    if not rows.isfinite().all():
-        gives = "NaN"
-    elif rows.abs().max() <= 1e-6:
-        gives = "zero"
-    elif distance(rows, uniform.expand_as(target)[empty.expand(target.shape[:-1])]) < 1e-4:
-        gives = "uniform"
-    else:
-        gives = "something else"
-    blocked = ()
-    if target.isfinite().all():
-        blocked = _broken_gradients(subject, inputs)
-    return EmptyRows(gives, len(rows), tuple(rows[0, :3].tolist()), blocked)
 
 
 def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, br
 from clearhead.checking.subject.constructing import arguments_again
 from clearhead.checking.subject.refusals import deliberate, first_line
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import SAME
+from clearhead.checking.thresholds import EMPTY, SAME
 
 WIDTHS = (("d_out", "d_in"), ("d_context", "d_in"), ("value_head_dim", "head_dim"))
 # Errors of axes that do not fit.
@@ -212,12 +212,12 @@ def empty_row(e: HeadsEvidence) -> Verdict | None:
     None if they are undeclared, not tested, or the call is refused.
     """
     found, declared = e.empty, e.contract.empty_row
-    if found is None or found.refused or declared is None:
+    if found is None:
         return None
-    values = {"gives": found.gives, "declared": declared}
-    if found.gives != declared:
+    values: dict[str, Any] = {"declared": declared}
+    if found.gap > EMPTY:
         first = [round(each, 4) for each in found.first]
-        return Found(f"not-{declared}", values, ("rows", {"count": found.rows, "first": first}))
+        return Found("not-declared", values, ("rows", {"count": found.rows, "first": first}))
     if found.gradients:
         values["names"] = " and ".join(found.gradients)
         return Found("gradient", values, ("gradient", values))

@@ -1,5 +1,7 @@
 """Decoding with a cache, against all tokens at once."""
 
+from math import isfinite
+
 import torch
 
 from clearhead.checking.contract import Contract
@@ -22,13 +24,11 @@ def cache(e: DecodingEvidence) -> Claim | Verdict:
         if len(e.refused) < len(e.schedules):
             return Clear("decoding")
         return Unknown("steps-refused", {"error": next(iter(e.refused.values()))})
-    one, other = wrong.shapes
-    values = {"name": wrong.name, "picture": drawn(wrong.moves.tolist())}
-    if one == other:
-        measured = ("steps", values | {"gap": f"{wrong.gap:.3g}", "first": wrong.first})
-    else:
-        measured = ("step-shapes", {**values, "shapes": f"{one} and {other}"})
-    if not torch.equal(wrong.moves, e.full_moves):
+    found, moves = wrong
+    gap = f"by up to {found.gap:.3g} of the largest number"
+    gap = gap if isfinite(found.gap) else "another shape, or other places of NaN"
+    measured = ("steps", {"name": found.at, "gap": gap, "picture": drawn(moves.tolist())})
+    if not torch.equal(moves, e.full_moves):
         return Claim("decoding", "cache.wrong", Found("keys", {}, measured))
     if e.contract.rope is not None:
         return Claim("decoding", "rope.offset", Found("otherwise", {}, measured))

@@ -4,10 +4,8 @@ import re
 from pathlib import Path
 
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.parts import PartEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.subject.refusals import place
-from clearhead.recording.lines import Lines
 from clearhead.recording.observed import ObservedAttention
 from clearhead.recording.operations import PRODUCTS, RANDOM
 from clearhead.recording.weighing import Weighing
@@ -17,20 +15,12 @@ CHANGES = {
     "scale": ("scale", "scales"),
     "mask": ("hide", "fill", "number", "add"),
     "order": ("add", "cap"),
-    "dropout": ("dropout",),
 }
 # What is about the mask as well; and what stands at the first product, or at the second.
 OF_MASKS = ("padding", "empty", "leaks", "one-token", "nan", "lost")
 SCORES = ("scale", "mask", "order", "positions", "batch", "softmax")
 CONTEXT = ("heads", "product", "law")
-# Operations of a part, by the family of a code.
 MULTIPLIES = ("mul", *PRODUCTS)
-OF_PARTS = {
-    "sum": ("add", "add_", "sum"),
-    "softmax": ("div", "div_", "_softmax", "_log_softmax", "exp", "sigmoid", "sum"),
-    "output": ("exp",),
-    "input": ("sub_", "add_", "mul_", "div_", "copy_", "fill_", "exp_", "masked_fill_"),
-}
 
 
 def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | None:
@@ -42,8 +32,6 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
         names = evidence.lines.names.items()
         drawn = (n for n, name in names if name in RANDOM or "empty" in name)
         return evidence.lines.found.get(next(drawn, 0))
-    if isinstance(evidence, PartEvidence):
-        return _of_part(evidence.lines, code) if topic in ("part", "inputs") else None
     if code in ("output.non-finite", "differs") and evidence.broke is not None:
         return evidence.broke[1]
     if code == "law.scores" and evidence.lines.halved is not None:
@@ -61,34 +49,28 @@ def place_of(evidence: Evidence, topic: str, code: str) -> tuple[str, int] | Non
     pairs = zip(evidence.observed, evidence.weighings, strict=True)
     numbers = (_operation(observed, weighing, topic) for observed, weighing in pairs)
     number = next((each for each in numbers if each is not None), None)
-    return None if number is None else evidence.lines.found.get(number)
-
-
-def _of_part(lines: Lines, code: str) -> tuple[str, int] | None:
-    """Return the last place where a part runs an operation for this code, else a product, else anything.
-
-    None without lines.
-    """
-    for wanted in (OF_PARTS.get(code.partition(".")[0], MULTIPLIES), MULTIPLIES):
-        numbers = [number for number, name in lines.names.items() if name in wanted]
-        if at := [lines.found[each] for each in numbers if each in lines.found]:
-            return at[-1]
-    return next(reversed(lines.found.values()), None)
+    lines = evidence.lines
+    # In code that multiplies number by number no product is seen, and the last one is near the mistake.
+    products = (n for n, name in reversed(lines.names.items()) if name in MULTIPLIES)
+    known = (lines.found[n] for n in (number, *products) if n in lines.found)
+    return next(known, None)
 
 
 def _operation(observed: ObservedAttention, weighing: Weighing, topic: str) -> int | None:
-    """Return the number of the recorded operation that a topic is about; None if there is none.
+    """Return the number of the recorded operation that a topic is about; None if the topic has none.
 
-    It is the product of the scores, or that with the value, if nothing in between is meant.
+    Where what is meant was not recorded, such as a missing scale, it is the product of the scores for the topics of
+    `SCORES`, the product with the value for those of `CONTEXT`, and None for "dropout".
+    Of weights without a softmax it is the last operation on them.
     """
     kinds = CHANGES.get(topic, ())
     for change in weighing.changes:
         if change.kind in kinds and change.stage.place:
             return change.stage.place
     if topic == "softmax":
-        for stage in observed.stages:
-            if stage.axis is not None and stage.place:
-                return stage.place
+        made = [stage for stage in observed.stages if stage.place]
+        for stage in (*(each for each in made if each.axis is not None), *made[-1:]):
+            return stage.place
     if topic in SCORES:
         return observed.layout.scores.place
     return observed.layout.context.place if topic in CONTEXT else None

@@ -35,20 +35,19 @@ def dropout(e: Evidence) -> Claim | Verdict:
         return Unknown(seen.why) if rate is not None else Unknown("dropout-undeclared", {}, False)
     if rate == 0:
         return Clear()
-    if "scores" in seen.places:
+    if seen.place == "scores":
         way, measured = ("scores", "dropped") if seen.finite else ("nan", "nan-in-training")
         return Claim("dropout", "dropout.wrong", Found(way, {}, (measured, {})))
     if seen.finite and not seen.varies:
         way = "own" if e.contract.dropout is None else "equal"
         found = Found(way, {"dropout": f"{rate:g}"}, ("equal-calls", {}))
         return Claim("dropout", "dropout.never", found)
-    if "weights" not in seen.places:
+    if seen.place != "weights":
         if e.contract.dropout is None or not seen.finite:
             return Clear()
-        if not seen.places:
+        if not seen.place:
             return Unknown("dropout-place")
-        found = Found(seen.places[0], {}, ("places", {"places": ", ".join(seen.places)}))
-        return Claim("dropout", "dropout.wrong", found)
+        return Claim("dropout", "dropout.wrong", Found("elsewhere"))
     way = _unscaled(e, rate)
     if way is None:
         known = seen.kept is not None or seen.share is None

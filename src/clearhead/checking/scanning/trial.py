@@ -318,7 +318,7 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
     """Return the report without mistakes of what nobody promised; these become unverified.
 
     They are those of topics in `reasons`, and mechanisms without a name. A broken law and a known mistake stay, except
-    the law of scores if there are no weights. What follows from a removed finding is removed too.
+    the law of scores if there are no weights.
     """
     gone: dict[str, str] = {}
     for each in report.findings:
@@ -332,7 +332,7 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
         else:
             continue
         gone[each.code] = _unheld(topic, reason, each.sentence)
-    left = [each for each in report.findings if not {each.code, each.follows_from} & {*gone}]
+    left = [each for each in report.findings if each.code not in gone]
     behind = [words.unknown("hidden-by", {"code": code})[0] for code in gone]
     rest = [each for each in report.unverified if not any(text in each for text in behind)]
     if "softmax" in reasons:

@@ -24,10 +24,12 @@ from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
+from clearhead.checking.source_edits.reference import mixes_rows
 from clearhead.checking.source_edits.solution import in_words_of, solution_of
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.refusals import named_tensors, traced
 from clearhead.errors import ModelError
+from clearhead.recording.attempt import attempt
 
 # Edits that are made and graded: where the difference to the solution is no edit, and where it is one; the seconds
 # that they may take; and after the first right one, how many more.
@@ -36,6 +38,8 @@ MOST, FEWER, SECONDS, MORE = 900, 250, 8.0, 80
 ENOUGH = 6
 # Lines that the program prints while it is graded, each shown once.
 SHOWN = 3
+# A part whose numbers have no other name, by its `takes`.
+UNNAMED = {"query,key": "sum.wrong", "scores": "softmax.missing", "weights,value": "law.value"}
 # What every lesson explains by itself.
 GENERAL = ("differs", "law", "shape", "check")
 
@@ -152,6 +156,8 @@ def _wrong(
     if row.takes and (not code or mistake.error is not None):
         named, place = _named(thing, promised, row, core)
         code = named or code
+    if not code and row.takes in UNNAMED:
+        code = "law.pairs" if attempt(mixes_rows, thing, row)[0] else UNNAMED[row.takes]
     code = code or "differs"
     lines = _lines(program, mistake) if place is None or mistake.error is not None else [place[1]]
     if program is not None and mistake.error is None and (not lines or code in NOTED):
@@ -216,6 +222,8 @@ def _named(
     except ModelError:
         return None, None
     for each in found:
+        if row.takes in UNNAMED and each.code not in row.codes:
+            break  # what the other parts do in the whole is no mistake of this one
         spoken = any(one.number <= row.number for one in lessons_of(each.code))
         return each.code if spoken else None, each.place
     # What rotates, and is lawful: its pairs are not those of one layout.
@@ -247,7 +255,7 @@ def _measured(mistake: Mistake) -> str:
 
 
 def _lines(program: Program | None, mistake: Mistake) -> list[int]:
-    """Return the lines that are likely wrong: that which raised, or those with the name of the mistake.
+    """Return the lines that are likely wrong: that which raised and its loops, or those with the name of the mistake.
 
     [] if unknown.
     """
@@ -255,7 +263,13 @@ def _lines(program: Program | None, mistake: Mistake) -> list[int]:
         return []
     if mistake.error is not None:
         trace = traced(mistake.error)
-        return [] if trace is None else [trace.tb_lineno]
+        if trace is None:
+            return []
+        loops = [each for each, _ in nodes_of(program.tree) if isinstance(each, ast.For)]
+        around = [
+            each.lineno for each in loops if each.lineno < trace.tb_lineno <= (each.end_lineno or 0)
+        ]
+        return [trace.tb_lineno, *reversed(around)]
     last = (
         mistake.name.partition(",")[0]
         .removesuffix(".weight")
@@ -324,5 +338,8 @@ def _differing(one: str, other: str) -> int:
 
 
 def _plain(text: str) -> list[str]:
-    """Return the words and signs of a program, independent of its layout."""
+    """Return the words, signs and indents of a program, without comments and blank lines.
+
+    An indent, the spaces before a line, is one string.
+    """
     return re.findall(r"\w+|[^\w\s]|^ +", ast.unparse(ast.parse(text)), re.MULTILINE)

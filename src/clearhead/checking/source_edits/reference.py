@@ -12,7 +12,9 @@ from clearhead._common.lessons import LessonRow
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.source_edits.calls import called, compared, copied
 from clearhead.checking.source_edits.definition import Mistake
+from clearhead.checking.subject.completing import PARTS
 from clearhead.checking.thresholds import SPREAD_HEADS
+from clearhead.recording.attempt import attempt
 from clearhead.recording.thresholds import SUMS
 
 # Below this a gradient is rounding: that of the bias of a key is 0.
@@ -54,9 +56,36 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
         yield from _modules(thing if inspect.isclass(thing) else type(thing), solution, row)
         return
     inputs = [_inputs(row, at) for at in range(len(row.calls))]
+    if row.takes in PARTS:
+        # With one query and one key most mistakes do not show.
+        made = [
+            attempt(lambda each=each: _alike(thing(*copied(each)), solution(*copied(each))))
+            for each in inputs[:3]
+        ]
+        right = [each is True for each, _ in made]
+        if any(right) and not all(right):
+            bad = right.index(False)
+            sizes = " and ".join(str(list(each.shape)) for each in inputs[bad])
+            yield Mistake(
+                "shape.fixed", f"it is right with other sizes than {sizes}", error=made[bad][1]
+            )
     yield from compared(called(thing, each, solution(*copied(each))) for each in inputs)
     again = [thing(*copied(inputs[-1])) for _ in range(2)]
     yield from compared(iter([called(lambda *_: again[0], inputs[-1], again[1])]))
+
+
+def mixes_rows(part: Callable[..., Tensor], row: LessonRow) -> bool:
+    """Return True if a row of the result of a part is missing, or changes with another row of its first input.
+
+    The global generator is seeded. Errors of the code are raised.
+    """
+    x, *others = _inputs(row, 0)
+    still = part(*copied((x, *others)))
+    for at in range(len(x)):
+        moved = part(*copied((x.index_fill(0, torch.tensor(at), 0.5), *others))) != still
+        if len(still) != len(x) or moved.flatten(1).any(1).nonzero().flatten().tolist() != [at]:
+            return True
+    return False
 
 
 @cache

@@ -1,11 +1,9 @@
-"""Code that nobody has written yet: a body of `...`, `pass` or None, in what is checked or in what it calls."""
+"""Code that nobody has written yet: a body of `...` or `pass`, in what is checked or in what it calls."""
 
 import ast
-import dis
 import inspect
 import textwrap
 import types
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +12,6 @@ from torch import nn
 
 # Where calls of what is checked begin.
 ENTRIES = ("__init__", "forward", "__call__", "step", "full", "reset")
-
-# Of a body that returns None and does nothing else, where its source is not known.
-NOTHING = ("RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST")
 
 
 class Stub(NamedTuple):
@@ -97,66 +92,33 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _unwritten(function: types.FunctionType) -> bool:
-    """Return True if a function is not written: its body is empty, or `...` or None fills a gap.
+    """Return True if a function is not written: its body is empty, or `...` fills a gap; False without a source.
 
-    An empty body without parameters and without `...` is written: there may be nothing to do.
+    An empty body without parameters and without `...` is written: there may be nothing to do, as for a reset.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):
-        return all(each.opname in NOTHING for each in dis.get_instructions(function))
+        return False
     node = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
     if node is None:
         return False
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    own = [each for each in node.args.args if each.arg != "self"]
-    if all(map(_says_nothing, body)):
-        # What takes nothing may have nothing to do: a reset without a state.
-        return bool(own) or any(_holds(each, ...) for each in body)
-    return any(_is_gap(each) for each in ast.walk(node)) or _left_none(node)
+    takes = any(each.arg != "self" for each in node.args.args)
+    return (takes and all(map(_says_nothing, body))) or _has_gap(node)
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
-    """Return True for `pass`, `return`, `...` or None, also returned, and for raise NotImplementedError."""
+    """Return True for `pass` and for raise NotImplementedError."""
     if isinstance(statement, ast.Raise):
         raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
         return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
-    return isinstance(statement, ast.Pass) or _holds(statement, ..., None)
+    return isinstance(statement, ast.Pass)
 
 
-def _holds(statement: ast.stmt, *values: Any) -> bool:
-    """Return True if a statement is, or returns, one of these constants; a bare return is None."""
-    if isinstance(statement, ast.Return) and statement.value is None:
-        return None in values
-    if not isinstance(statement, ast.Expr | ast.Return):
-        return False
-    return isinstance(statement.value, ast.Constant) and statement.value.value in values
-
-
-def _is_gap(node: ast.AST) -> bool:
-    """Return True for `...` as a statement, as a value that is assigned or returned, as an operand or as an argument.
-
-    False for x[..., 0].
-    """
-    given: list[ast.expr | None] = []
-    if isinstance(node, ast.Expr | ast.Return | ast.Assign | ast.AnnAssign | ast.AugAssign):
-        given = [node.value]
-    elif isinstance(node, ast.Call):
-        given = [*node.args, *(each.value for each in node.keywords)]
-    elif isinstance(node, ast.BinOp):
-        given = [node.left, node.right]
-    return any(isinstance(each, ast.Constant) and each.value is ... for each in given)
-
-
-def _left_none(node: ast.FunctionDef) -> bool:
-    """Return True if a name is set to None and never again: `weights = None` where it is to be computed.
-
-    It must be read somewhere, or the function have a second parameter.
-    """
-    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-    written = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
-    read = {each.id for each in names if isinstance(each.ctx, ast.Load)}
-    given = [each for each in ast.walk(node) if isinstance(each, ast.Assign)]
-    nothing = [each.targets[0] for each in given if _holds(ast.Return(each.value), None)]
-    kept = [each.id for each in nothing if isinstance(each, ast.Name)]
-    return any(written[name] == 1 and (name in read or node.args.args[1:]) for name in kept)
+def _has_gap(node: ast.AST) -> bool:
+    """Return True if `...` is anywhere but in an index, as in x[..., 0]."""
+    indexed = [each.slice for each in ast.walk(node) if isinstance(each, ast.Subscript)]
+    known = {id(inner) for each in indexed for inner in ast.walk(each)}
+    gaps = (each for each in ast.walk(node) if isinstance(each, ast.Constant) and each.value is ...)
+    return any(id(each) not in known for each in gaps)

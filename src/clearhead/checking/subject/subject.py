@@ -22,6 +22,7 @@ from clearhead._common.undoing import undoing
 from clearhead._text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
+from clearhead.checking.subject.completing import PARTS
 from clearhead.checking.subject.constructing import (
     check_size,
     declared_arguments,
@@ -34,10 +35,8 @@ from clearhead.checking.subject.refusals import raised_with_line
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 from clearhead.recording.attempt import attempt
 
-TAKES = (
-    *("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask"),
-    *("query,key", "scores", "weights,value"),
-)
+WHOLE = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask")
+TAKES = (*WHOLE, *PARTS)
 
 
 def _nothing(x: Tensor) -> tuple[Tensor, ...]:

@@ -1,9 +1,8 @@
 """Interactive figures of attention, as one HTML element for any page.
 
 data        what a figure holds, read from a trace, and what is refused
-start       the state that it begins with
-figure      `figure`, and what it gives
-mask_figure a mask alone
+figure      `figure`, what it gives, the state that it begins with, and a mask alone
+trace_page  the page of a trace
 
 `<ch-figure>` is a script of its own, `figure.js`, since it stands in pages of others. What it draws is in a
 shadow, its style an adopted sheet, so that several share nothing and a policy need allow no style; what

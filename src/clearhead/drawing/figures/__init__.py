@@ -1,17 +1,12 @@
 """Figures for papers, by matplotlib: the `plot()` of matrices, summaries, records, traces and masks.
 
-paper      axes to draw on
-lettering  tokens as text: fonts, and as many labels as there is room for
-scales     numbers as colours
-options    the arguments of a figure, and what is refused
-cells      the maps of some heads as masked arrays, and their grain in words
-head_map   one head as a map
+lettering  axes to draw on, and tokens as text on them: fonts, and as many labels as there is room for
+cells      the arguments of a figure, numbers as colours, and the maps of some heads as masked arrays
+head_map   one head as a map, also as a PNG file
 head_grid  many heads as small maps
-numbers    a number per query or per head: a line, strips, layers × heads
-received   what each token receives
+numbers    a number per query or per head, what each token receives, and the effects of heads
 trace_stages  the stages of a trace
 pattern    a mask
-head_effects  the change of a metric where a head is ablated
 choosing   which of them is drawn for what
 
 `A.plot()` belongs to the matrix, and what draws it knows the matrix, packages above. The method fetches

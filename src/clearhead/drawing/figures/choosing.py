@@ -10,10 +10,9 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_bool
 from clearhead._text import shown
 from clearhead.drawing.figures import head_grid, head_map, numbers
-from clearhead.drawing.figures.cells import Cells, check_cells
-from clearhead.drawing.figures.lettering import entitle, short_paths
-from clearhead.drawing.figures.numbers import QUANTITIES, UNIT, bars
-from clearhead.drawing.figures.options import (
+from clearhead.drawing.figures.cells import (
+    Cells,
+    check_cells,
     check_head,
     check_heads,
     check_kind,
@@ -21,6 +20,8 @@ from clearhead.drawing.figures.options import (
     check_place,
     check_words,
 )
+from clearhead.drawing.figures.lettering import entitle, short_paths
+from clearhead.drawing.figures.numbers import QUANTITIES, UNIT, bars
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import ROLES, head_averages, mean_over_queries, numbers_of_heads
 from clearhead.matrix.head_view import HeadView

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from clearhead._common.checks import check_length
 from clearhead.drawing.colours import MORE
-from clearhead.drawing.figures.cells import WEIGHTS, add_bar, check_cells
+from clearhead.drawing.figures.cells import WEIGHTS, add_bar, check_cells, check_place, check_words
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
 from clearhead.drawing.figures.lettering import entitle, name_axis, one, tick
-from clearhead.drawing.figures.options import check_place, check_words
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_view import side

@@ -20,8 +20,7 @@ from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
-from clearhead.drawing.page.runs import Run, layers_of
-from clearhead.drawing.page.starts import Start
+from clearhead.drawing.page.runs import Run, Start, layers_of
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.map_tiles import cells_of, exact_tile, is_exact, stages_of_pair

@@ -47,15 +47,17 @@ from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import BYTE, WORD, Deflated, Payload, deflated, rounded
 from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
 from clearhead.drawing.page.runs import (
+    ANYWHERE,
     NAMES,
     Layer,
     Located,
     Run,
+    Start,
     names_of,
     read_run,
     rows_of_heads,
+    start_of,
 )
-from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, beginning, offsets
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError

@@ -327,7 +327,7 @@ def _of_tower(weights: AttentionMatrix | Summary, pictured: Pictured) -> list[Ph
         if sizes != (count, weights.kv_len, patches):
             return []
         text = tuple(_names(grid, skip, number, count))
-        views.append(Photo(photo.content, grid, range(skip, len(text)), text))
+        views.append(Photo(photo.content, grid, tuple(range(skip, len(text))), text))
     return views
 
 

@@ -83,7 +83,6 @@ def short(file: str) -> str:
 
 REPORT_STYLES = (
     (r"^✗ \S+( or \S+)*", "bold red"),
-    (r"^  ↳ \S+( or \S+)*", "bold yellow"),
     (r"^    (measured|likely|line \d+|read|see) ", "dim"),
     (r"✓", "green"),
     (r"^\? not judged", "bold yellow"),

@@ -38,8 +38,7 @@ from clearhead.layers.converting.reader import (
     model_type,
 )
 from clearhead.layers.parts import ScoreBias, Sinks, Softcap
-from clearhead.layers.relative import RelativeBias
-from clearhead.layers.temperature import Temperature
+from clearhead.layers.score_parts import RelativeBias, Temperature
 from clearhead.masks import causal
 
 WEIGHT_DROPOUT = ("attention_dropout", "attn_dropout", "attn_dropout_p", "attn_drop", "dropout")

@@ -13,10 +13,10 @@ from torch import nn
 
 from clearhead._common.undoing import Undo, undo_all
 from clearhead.watching.hooks import (
+    model_softmax,
     own,
     running,
     sdpa,
-    softmax,
     tap,
     torch_attention,
     transformers,
@@ -26,8 +26,8 @@ from clearhead.watching.hooks.patching import Replacement
 Install = Callable[[Undo], None]
 
 FUNCTIONS = Replacement(
-    [*sdpa.FUNCTIONS, *torch_attention.FUNCTIONS, *softmax.FUNCTIONS],
-    [vars(sdpa), vars(torch_attention), vars(softmax)],
+    [*sdpa.FUNCTIONS, *torch_attention.FUNCTIONS, *model_softmax.FUNCTIONS],
+    [vars(sdpa), vars(torch_attention), vars(model_softmax)],
 )
 """The functions of PyTorch that report, searched for together."""
 
@@ -35,7 +35,7 @@ HOOKS: tuple[Install, ...] = (
     tap.install,
     running.install,
     own.install,
-    softmax.install,
+    model_softmax.install,
     FUNCTIONS.install,
     sdpa.install,
     transformers.install,

@@ -3,10 +3,6 @@
 Numbers stand in tables and maps are pictures inside the text, so that they show wherever a saved
 notebook is shown, GitHub included. Text keeps the colour that is around it, for dark and light.
 
-markup      elements, which escape what is put into them
-pictures    maps as PNG
-maps        the small maps of a matrix, at a cost that has a bound
-masks       a mask
-matrices    AttentionMatrix, Summary, Seen
-traces      a trace
+markup      elements, which escape what is put into them; tables, and a trace
+matrices    maps as PNG: AttentionMatrix, Summary, Seen, and a mask
 """

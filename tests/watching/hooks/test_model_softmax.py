@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import flex_attention
 
-from clearhead.watching.hooks import softmax, tap
+from clearhead.watching.hooks import model_softmax, tap
 from tests.watching.hooks.recording import recorded
 
 SCORES = torch.linspace(-2, 3, 42).reshape(2, 3, 7)
@@ -22,7 +22,7 @@ def said() -> Iterator[list[tuple[str, tuple[int, ...]]]]:
         found.append((kind, shape))
 
     tap.witnesses.append(witness)
-    with recorded(softmax):
+    with recorded(model_softmax):
         yield found
     tap.witnesses.remove(witness)
 
@@ -66,10 +66,10 @@ def test_a_patch_of_somebody_else_stays() -> None:
         return self
 
     try:
-        with recorded(softmax):
+        with recorded(model_softmax):
             Tensor.softmax = theirs
         assert Tensor.softmax is theirs
-        with recorded(softmax):
+        with recorded(model_softmax):
             assert Tensor.softmax is not theirs
         assert Tensor.softmax is theirs
     finally:
@@ -78,7 +78,7 @@ def test_a_patch_of_somebody_else_stays() -> None:
 
 def test_nothing_is_left_behind() -> None:
     before = torch.softmax, flex_attention.flex_attention
-    with recorded(softmax):
+    with recorded(model_softmax):
         assert torch.softmax is not before[0]
         assert "softmax" in vars(Tensor)
     assert torch.softmax is before[0]
