@@ -176,3 +176,21 @@ def test_a_key_that_was_written_to_has_no_gradients() -> None:
     made.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         entropy.backward()
+
+
+@pytest.mark.parametrize("make", [lambda query: query, torch.tanh])
+def test_a_key_that_is_made_of_the_query(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient is counted once, in second derivatives too; all chunks are one node of the graph."""
+    monkeypatch.setattr(parts, "PORTION", 7)
+    query = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    key = make(query)
+    entropy = ch.AttentionMatrix(query, key, scale=1.0).entropy()
+    numbers: Any = entropy, _entropy((query @ key.mT).softmax(dim=-1))
+    for _ in range(2):
+        sums = [each.square().sum() for each in numbers]
+        numbers = [torch.autograd.grad(each, query, create_graph=True)[0] for each in sums]
+        torch.testing.assert_close(*numbers)
+    nodes: set[Any] = {entropy.grad_fn}
+    for _ in range(9):
+        nodes |= {each for node in nodes for each, _ in node.next_functions if each is not None}
+    assert len(nodes) < 10

@@ -14,7 +14,6 @@ from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import check_bins, read_k, read_segments
-from clearhead.matrix.parts import DIVERGENCES, by_queries, entropy_of
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -30,6 +29,7 @@ from clearhead.matrix.reductions import (
 )
 from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.sweep import Progress, sweep
+from clearhead.matrix.trained_numbers import DIVERGENCES, by_queries, entropy_of
 
 Divergence = Literal["kl", "js"]
 
