@@ -66,7 +66,7 @@ def _parts(session: Session, files: Path) -> Iterator[str]:
                 yield _fenced("python", part.source)
             case "check":
                 row = lesson.row
-                yield f"In a terminal it is `clearhead check {row.file} --lesson {row.number}`, and in Python"
+                yield f"In a terminal, run `clearhead check {row.file} --lesson {row.number}`. In Python:"
                 yield _fenced("python", part.source)
             case _:
                 yield _fenced(part.role, part.source)
@@ -113,7 +113,7 @@ def _broken(block: Block, session: Session, report: str) -> str:
 
 def _live(block: Block, session: Session, files: Path) -> str:
     made: Any = session.live.get(block.line)
-    code = _fenced("{dropdown} The lines that draw it", _fenced("python", block.source))
+    code = _fenced("{dropdown} The code of this figure", _fenced("python", block.source))
     if made is None:
         return code
     if isinstance(made, Element):

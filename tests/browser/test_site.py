@@ -64,9 +64,9 @@ def test_a_lesson_answers(
     named = page.locator(".ch-name").first
     code = named.get_attribute("data-answer")
     named.locator(f"button:not([value='{code}'])").first.click()
-    expect(named.locator("output")).to_have_text("no, look again")
+    expect(named.locator("output")).to_have_text("not this one, look again")
     named.locator(f"button[value='{code}']").click()
-    expect(named.locator("output")).to_have_text("✓ that is its name")
+    expect(named.locator("output")).to_have_text("✓ that is the mistake")
     expect(named.locator("pre")).to_contain_text(f"✗ {code}")
 
     for drawn in page.locator("ch-figure").all():

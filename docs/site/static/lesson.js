@@ -16,7 +16,7 @@ addEventListener("submit", (event) => {
   event.preventDefault();
   const { answer, tolerance, shown } = form.dataset;
   const guess = number(form.querySelector("input").value);
-  if (Number.isNaN(guess)) return say(form, false, "a number, please");
+  if (Number.isNaN(guess)) return say(form, false, "please enter a number");
   const good = Math.abs(guess - answer) <= Number(tolerance) + 1e-9;
   const close = Math.abs(guess - answer) <= 0.05 * Math.abs(answer) ? "close: " : "";
   say(form, good, good ? `✓ yes: ${shown}` : `${close}it is ${shown}; you said ${guess}`);
@@ -28,7 +28,7 @@ addEventListener("click", (event) => {
   const form = button.form;
   for (const each of form.querySelectorAll("button")) each.setAttribute("aria-pressed", each === button);
   const good = button.value === form.dataset.answer;
-  say(form, good, good ? "✓ that is its name" : "no, look again");
+  say(form, good, good ? "✓ that is the mistake" : "not this one, look again");
   if (good) form.querySelector("details").open = true;
 });
 

@@ -10,29 +10,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# So narrow that scores without a scale leave weights that are felt.
+# Narrow, so that even scores without a scale do not saturate the softmax.
 NARROW = {"d_in": 5, "d_out": 3}
 HALF, INTERLEAVED = {"layout": "half"}, {"layout": "interleaved"}
 
 
 @dataclass(frozen=True)
 class LessonRow:
-    """One row.
+    """A lesson of the course, as one row of the table.
 
     Attributes:
-        number, title: as its page says them.
-        stem: of the name of its page.
-        names: what a learner's file may define to be graded; the first is that of the starter.
+        number, title: as on its page.
+        stem: the file name of its page, without the number.
+        names: the names in a learner's file that are graded; the first is that of the starter.
         takes: how it is called, as `check` takes it.
-        contract: what it promises, as `check` declares it.
-        codes: the mistakes that it speaks of.
-        either: other promises that are as good.
-        sizes: that a class is made with, where they are not guessed; each another prime.
-        named: what one of its names promises besides.
-        parameters: those that it asks for by name, and no others.
-        headings: of its page, under which a mistake is explained, by what its code begins with.
-        calls: expressions of the inputs of each call, where the solution of the lesson says what is right.
-        made: the arguments of a class that is called so, as text.
+        contract: what the lesson requires, as `check` declares it.
+        codes: the mistakes that the lesson explains.
+        either: other contracts that are accepted as well.
+        sizes: the sizes that a class is made with, where they are not guessed; all are different primes.
+        named: what one of the names has to fulfil in addition.
+        parameters: the names that the parameters must have; () if any names are right.
+        headings: the heading on the page under which a mistake is explained, by the beginning of its code.
+        calls: the inputs of each call, as expressions, where the solution of the lesson defines what is right.
+        made: the arguments that a class is made with for these calls, as text.
         solution: the text of the solution; "" for the one on the page.
     """
 
@@ -63,7 +63,7 @@ class LessonRow:
         """
         began = max((each for each in self.headings if code.startswith(each)), key=len, default="")
         heading = self.headings.get(began, "Write")
-        return f'lesson {self.number}, {self.title}, under "{heading}": {self.told}'
+        return f'lesson {self.number}, {self.title}, under "{heading}": {self.command}'
 
     @property
     def slug(self) -> str:
@@ -76,11 +76,11 @@ class LessonRow:
         return f"{self.number:02d}_{self.stem}"
 
     @property
-    def told(self) -> str:
+    def command(self) -> str:
         """The command that prints the lesson, where clearhead is installed and where it is checked out.
 
         Example:
-            >>> LESSONS[1].told
+            >>> LESSONS[1].command
             'clearhead lesson 1 --read'
         """
         return f"clearhead lesson {self.number} --read"
@@ -194,7 +194,7 @@ ROWS = (
         12, "where_is_a_word", "Where is a word?", ("rotate", "RotaryAttention"), "x",
         ("rope.layout", "rope.offset", "differs"),
         {"rope": HALF}, ({"rope": INTERLEAVED},),
-        headings={"rope": "Turning", "rope.layout": "Write", "differs": "Turning"},
+        headings={"rope": "Rotation", "rope.layout": "Write", "differs": "Rotation"},
         calls=("torch.randn(5, 4)", "torch.randn(2, 7, 6)", "torch.randn(2, 3, 7, 8)", "torch.randn(1, 6)"),
     ),
     LessonRow(
@@ -225,45 +225,45 @@ ROWS = (
         headings={"stage": "Fewer keys than queries"},
     ),
 )  # fmt: skip
-# What a mistake does, in the words of the lessons; of `differs` too, which every lesson has.
+# What each mistake does, in the words of the lessons, including `differs`, which every lesson has.
 REASONS: Mapping[str, str] = {
-    "sum.wrong": "a sum has the wrong terms: it is not set back to 0, or one of them is left out",
-    "law.pairs": "a result is not made of its own query and key",
-    "law.scores": "the result is not that of the scores",
-    "law.value": "the values are changed on their way, or the weights do not add up to 1",
-    "law.samples": "texts of one batch change each other's results",
-    "law.again": "the same call has another result the second time",
+    "sum.wrong": "a sum has the wrong terms: its total is not reset to 0, or a term is left out",
+    "law.pairs": "a result is computed from the wrong query or the wrong key",
+    "law.scores": "the result does not depend on the scores as it should",
+    "law.value": "the values are changed before they are added up, or the weights do not add up to 1",
+    "law.samples": "one text of a batch changes the result of another",
+    "law.again": "the same call returns a different result the second time",
     "law.length": "a longer text changes the result of its first words",
-    "shape.fixed": "it works for some sizes only",
-    "softmax.axis": "each row is divided by the sum of something else: keepdim=True keeps sums next to their rows",
-    "softmax.missing": "a row of weights does not add up to 1, or is not made by exp",
-    "softmax.twice": "softmax is applied to what is a share already",
-    "output.non-finite": "some results are NaN or infinite: the largest score of a row is subtracted before exp",
-    "input.modified": "the tensor of the caller is changed, where a new one is wanted",
-    "parameter.missing": "a matrix has no parameter of its own, so it is not trained",
-    "parameter.dead": "this matrix learns nothing",
-    "grad.wrong": "its gradient is not that of the formula: something on the way is cut off",
+    "shape.fixed": "it works only for some sizes",
+    "softmax.axis": "each row is divided by the wrong sum: keepdim=True keeps each sum next to its row",
+    "softmax.missing": "a row of weights does not add up to 1, or is not computed with exp",
+    "softmax.twice": "softmax is applied to something that is already a share",
+    "output.non-finite": "some results are NaN or infinite: subtract the largest score of each row before exp",
+    "input.modified": "the tensor of the caller is changed: make a new one instead",
+    "parameter.missing": "a matrix is not a separate parameter, so it is not trained",
+    "parameter.dead": "this matrix does not affect the result, so it learns nothing",
+    "grad.wrong": "the gradient is wrong: some step cuts it off or changes it",
     "scale.missing": "the scores are not divided by √d",
-    "scale.wrong": "the scores are divided by another number than √d, the root of the width of a query",
-    "mask.inverted": "the earlier words are hidden, and the later ones are seen",
-    "mask.missing": "later words are seen",
-    "mask.soft": "a hidden score becomes a number such as 0 or 1, which still has a share: -inf has none",
-    "mask.off-by-one": "the mask begins one word too early or too late",
-    "mask.after-softmax": "weights are hidden after the softmax, and what is left no longer adds up to 1",
-    "mask.padding-ignored": "the padding of a short text is attended to",
-    "mask.broadcast": "the mask hides rows of queries or words of another text, where it is to hide keys",
-    "mask.top-left": "the mask of a step starts at the first key, where the last query belongs to the last key",
+    "scale.wrong": "the scores are not divided by √d, the square root of the width of a query, but by another number",
+    "mask.inverted": "the earlier words are hidden, and the later ones are visible",
+    "mask.missing": "later words are visible",
+    "mask.soft": "a hidden score becomes a number such as 0 or 1, which still gets a share: -inf gets none",
+    "mask.off-by-one": "the mask starts one word too early or too late",
+    "mask.after-softmax": "weights are hidden after the softmax, and the others no longer add up to 1",
+    "mask.padding-ignored": "words attend to the padding of a short text",
+    "mask.broadcast": "the mask hides queries, or words of another text, where it should hide keys",
+    "mask.top-left": "the mask of a step starts at the first key: the last query belongs to the last key",
     "dropout.in-eval": "weights are dropped in evaluation too",
-    "dropout.wrong": "not single weights are dropped, or those that stay are not divided by 1 - p",
+    "dropout.wrong": "something other than single weights is dropped, or the others are not divided by 1 - p",
     "dropout.never": "nothing is dropped in training",
     "state.mask": "register_buffer(…, persistent=False) moves the mask with the module, and does not save it",
-    "heads.layout": "the heads are not cut out of the columns side by side, one for each head, or not put back so",
-    "context.wrong": "the queries come from x, the keys and the values from the context",
-    "rope.layout": "the pairs of numbers that are rotated are not those of one layout of query and key",
-    "rope.offset": "the first word has position 0, and here it is rotated",
-    "cache.wrong": "a step does not continue with what is stored, or something of an earlier text is left",
+    "heads.layout": "the columns are not cut into one head after another, or the heads are merged in another order",
+    "context.wrong": "the queries come from x, and the keys and values from the context",
+    "rope.layout": "the wrong pairs of numbers are rotated, or query and key use different pairs",
+    "rope.offset": "the first word has position 0, so it should not be rotated, but it is",
+    "cache.wrong": "a step does not continue with the cached words, or words of an earlier text are left in the cache",
     "stage.missing": "this part of the solution is not used",
-    "stage.input": "this part is not given what the solution gives it: see the line that calls it, and those above",
+    "stage.input": "this part does not get the input that it has in the solution: see its call, and the lines above",
     "differs": "the result is not that of the formula of this lesson",
 }
 LESSONS: Mapping[int, LessonRow] = {each.number: each for each in ROWS}

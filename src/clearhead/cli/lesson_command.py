@@ -48,9 +48,9 @@ def lesson(
         print(f"Lesson {number}, {begun.row.title}: open {file.with_suffix('.ipynb')} in Jupyter.")
         return
     _write(file, begun.starter)
-    print(f"Lesson {number}, {begun.row.title}: write what is missing in {file}, then ask")
+    print(f"Lesson {number}, {begun.row.title}: replace each ... in {file}, then run")
     print(f"  clearhead check {file} --lesson {number}")
-    print(f'"{begun.row.told}" prints the lesson, and --notebook writes it as a notebook.')
+    print(f'"{begun.row.command}" prints the lesson, and --notebook writes it as a notebook.')
 
 
 def _write(path: Path, text: str) -> None:

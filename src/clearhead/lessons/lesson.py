@@ -89,9 +89,9 @@ class Lesson:
         """The Python file to begin with: a docstring with the command that grades it, the stubs, and the exercises."""
         row = self.row
         ask = f"    clearhead check {row.file} --lesson {row.number}"
-        head = f"Lesson {row.number}: {row.title}\n\n`{row.told}` prints the lesson"
+        head = f"Lesson {row.number}: {row.title}\n\n`{row.command}` prints the lesson"
         head += f", and `clearhead lesson {row.number} --notebook` makes a notebook of it."
-        head += "\nWrite what is missing where it says `...`, then ask"
+        head += "\nReplace each `...` with your code, then run"
         head = f'"""{head}\n\n{ask}\n"""\n\n'
         return head + "\n\n".join(
             each.source for role in ("write", "exercise") for each in self.of_role(role)

@@ -8,15 +8,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from clearhead._common.lessons import docs
-from clearhead.checking import check
 from clearhead.lessons.lesson import ROLES, Block, Lesson, read_lesson
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\(\.\./([^)]+)\)")
 # To another page, which is not where a notebook is.
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]+\)")
 HOW = (
-    "Run the cells from the top, one after the other: Shift + Enter. Where a cell has three dots, write: a guess, "
-    "which you may leave out, or the lines of your own."
+    "Run the cells in order, from the top, with Shift + Enter. Replace the three dots in a cell with your guess, which "
+    "is optional, or with your own code."
 )
 
 
@@ -189,13 +188,13 @@ def compare(guess: object, answer: float, tolerance: float = 0.0) -> None:
         >>> compare(0.55, 0.549, 0.005)
         ✓ yes: 0.549
         >>> compare(..., 72)
-        no guess yet: write a number in the place of the three dots, or read on
+        no guess yet: replace the three dots with a number, or read on
     """
     shown = f"{round(float(answer), 4):.12g}"
     if guess is ...:
-        print("no guess yet: write a number in the place of the three dots, or read on")
+        print("no guess yet: replace the three dots with a number, or read on")
     elif isinstance(guess, bool) or not isinstance(guess, int | float):
-        print("a number, please")
+        print("please enter a number")
     elif abs(guess - answer) <= tolerance + 1e-9:
         print(f"✓ yes: {shown}")
     else:
@@ -216,10 +215,12 @@ def begun(thing: object, lesson: int) -> None:
         >>> def scores(query, key):
         ...     ...
         >>> begun(scores, 1)
-        scores is not written yet. What follows uses it: fill in the cell above, and run it again.
+        scores is not written yet. The next cells use it: fill in the cell above, and run it again.
     """
+    from clearhead.checking import check  # it imports PyTorch, which no page of a lesson needs
+
     report = check(thing, lesson=lesson)
     if report.unwritten:
         print(
-            f"{report.name} is not written yet. What follows uses it: fill in the cell above, and run it again."
+            f"{report.name} is not written yet. The next cells use it: fill in the cell above, and run it again."
         )

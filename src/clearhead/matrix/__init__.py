@@ -34,7 +34,7 @@ belongs to the calling thread (a mode, a transformation), PyTorch's threads shar
 
 The numbers that are drawn of a head are computed here, for every renderer: `HeadView` returns its weights or a
 coarser map, with the hidden cells, its numbers and the averages of a glance; `matrix/links.py` its links,
-`matrix/map_tiles.py` the part of a map that a user zooms into, `matrix/map_tiles.py` the stages of one weight.
+`matrix/map_tiles.py` the part of a map that a user zooms into, and the stages of one weight.
 `drawing` letters and colours them.
 
 `A.mT @ x` is differentiable with no backward of its own: ⟨Pᵀx, g⟩ = ⟨x, Pg⟩, so its gradients are those of

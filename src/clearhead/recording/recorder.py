@@ -316,7 +316,10 @@ class Recorder(Operations):
     def _multiply(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
     ) -> None:
-        """Add a node: fused; linear if a side has no tags; else product, and a step for addmm and baddbmm."""
+        """Add a node and tag the output: fused; linear, if a side has no tags; else product.
+
+        Only a product by addmm or baddbmm adds a step too, for what is added; a linear one has none for its bias.
+        """
         if name.startswith(FUSED):
             names = ("dropout_p", "is_causal")
             options = dict(zip(names, args[3:], strict=False)) | kwargs

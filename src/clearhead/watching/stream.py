@@ -164,9 +164,10 @@ class StreamRun:
         return list(layers) if goes_on else inside
 
     def follow(self, path: str) -> tuple[Tensor, Tensor, float]:
-        """Return the residual stream before and after the block of a layer, float64, and its relative rounding.
+        """Return the stream before and after the block around a layer, at the run's queries, float64, and a tolerance.
 
-        Stores the output; UnsupportedError, `logits.stream`, unless the block ran once, on the output stored before.
+        The tolerance is `rounding_of` the output. Stores the output; UnsupportedError, `logits.stream`, unless the
+        block ran once, on the output stored before, if any.
         """
         block = parent_of(path)
         calls = self._calls.get(block, []) if path else []

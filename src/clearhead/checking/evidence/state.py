@@ -239,9 +239,10 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
 
 
 def with_number(subject: Subject, name: str, value: int) -> Subject:
-    """Return a copy whose code reads another value for a global; the class and the functions themselves stay unchanged.
+    """Return a copy whose code reads another value for a global; the class and the functions themselves stay.
 
-    Methods are replaced on the instances of the copy; nothing is if the subject cannot be copied.
+    Replaced: the function that is checked, or methods, on the instances of a copied module. The old value stays in
+    a function that holds modules, in functions called by these, and in a module that cannot be copied.
     """
     copy = subject.spare()
     for part, code in list(_code(copy)):

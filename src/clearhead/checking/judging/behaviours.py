@@ -81,9 +81,9 @@ def _works(e: TokensEvidence, args: dict[str, Any]) -> bool:
 
 
 def _value_width(e: HeadsEvidence) -> Verdict:
-    """Return Found if a call with value_head_dim ≠ head_dim fails; else Clear.
+    """Return Found if a call with value_head_dim ≠ head_dim raises, or gives another shape; else Clear.
 
-    If that width is not declared, a deliberate error, or an output of another shape, is no failure.
+    Wrong numbers are not looked at. If that width is not declared, only an error that is not deliberate counts.
     """
     for sizes, error, words in e.failed:
         if sizes.value_head_dim == sizes.head_dim:

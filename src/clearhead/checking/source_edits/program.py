@@ -115,10 +115,10 @@ def _block(found: Any, file: str, line: int) -> dict[int, str] | None:
 
 
 def _bound(node: Any, around: Mapping[str, Any]) -> None:
-    """Change a node in place: count the rounds of a loop and the depth of a function, and remove annotations.
+    """Change one node in place, not its children: the caller walks the tree.
 
-    Raises:
-        SyntaxError: for an assignment to an attribute of a module.
+    A loop gets a call that counts its rounds; a function gets calls that count its depth, and loses the annotations
+    of its arguments and result; other nodes stay. SyntaxError for a node that sets or deletes a module's attribute.
     """
     if isinstance(node, ast.For | ast.While):
         node.body.insert(0, _call(ROUND, node))

@@ -136,9 +136,10 @@ def _multi_head(
 def _arguments(
     run: Any, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> dict[str, Any] | None:
-    """Return the arguments by name if the parameters' names show what they are.
+    """Return arguments by name where a call by position would not do; None to pass the tensors by position.
 
-    None to pass the tensors by position.
+    Optional masks and flags are left out; `causal` makes a mask for the `attention_mask` of a module that takes
+    `hidden_states`, and nothing else.
     """
     x = tensors[0]
     names = of_call(run)

@@ -55,8 +55,8 @@ def table(
     Args:
         headings: rows above the others, the first of them bold.
         rows: the cells, row by row.
-        sides: the text alignment of each column; left without.
-        styles: further styles of each cell but the first, row by row; none without.
+        sides: the text alignment of every column, the first too; () is left.
+        styles: CSS of each cell but the first, row by row, each after a semicolon, as ";color:red"; else none.
     """
 
     def row(tag: str, cells: Iterable[str], weight: int, further: Iterable[str] = ()) -> Html:
