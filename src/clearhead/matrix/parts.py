@@ -2,11 +2,14 @@
 
 import math
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from clearhead import stages
 from clearhead._common.layouts import key_heads
@@ -16,7 +19,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import TooLargeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
-from clearhead.matrix.indexing import runs, take
+from clearhead.matrix.indexing import as_indices, runs, take
 
 PORTION = 1 << 21
 """Chunk size in weights."""
@@ -34,6 +37,13 @@ class Rectangle(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """The number of samples, heads, rows and columns."""
         return tuple(map(len, self))
+
+
+def rectangle(problem: Problem, *given: Tensor | slice) -> Rectangle:
+    """Return a part of the weights: slices or int64 indices of samples, heads, queries and keys; without one, all."""
+    sizes = problem.batch, problem.num_heads, problem.query_len, problem.kv_len
+    axes = zip_longest(given, sizes, fillvalue=slice(None))
+    return Rectangle(*(as_indices(each, size, problem.device) for each, size in axes))
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
@@ -82,13 +92,13 @@ def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
     """
     if len(part.columns) == problem.kv_len:
         return False
-    most = max(portion_of(problem, part, problem.kv_len), problem.query_len // 8)
+    most = max(_portion(problem, part, problem.kv_len), problem.query_len // 8)
     return known or len(part.rows) > most
 
 
 def is_one_portion(problem: Problem, part: Rectangle) -> bool:
     """Return True if all queries of a part fit one chunk of PORTION weights, against every key."""
-    return len(part.rows) <= portion_of(problem, part, problem.kv_len)
+    return len(part.rows) <= _portion(problem, part, problem.kv_len)
 
 
 def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
@@ -99,7 +109,7 @@ def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
     # A bias may be computed for all keys between the first and the last.
     wide = len(part.columns) if problem.bias is None else problem.kv_len
     found = []
-    for some in part.rows.split(portion_of(problem, part, wide)):
+    for some in part.rows.split(_portion(problem, part, wide)):
         scores = masked_scores(problem, part._replace(rows=some))
         found.append(weights_from(problem, scores, total[:, :, some], part.heads))
     return torch.cat(found, dim=2) if len(found) > 1 else found[0]
@@ -110,13 +120,75 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
     every = torch.arange(problem.kv_len, device=problem.device)
     sinks = None if problem.sinks is None else problem.sinks[part.heads]
     found = []
-    for some in part.rows.split(portion_of(problem, part, problem.kv_len)):
+    for some in part.rows.split(_portion(problem, part, problem.kv_len)):
         scores = masked_scores(problem, part._replace(rows=some, columns=every))
         found.append(take(stages.weights(scores, sinks), 3, part.columns))
     return torch.cat(found, dim=2) if len(found) > 1 else found[0]
 
 
-def portion_of(problem: Problem, part: Rectangle, keys: int) -> int:
+class _OfChunks(torch.autograd.Function):
+    """The results of a function of chunks of queries, each computed again in the backward pass.
+
+    All chunks are one node of the graph. The nodes of a checkpoint of each chunk would stay in memory between its large
+    tensors, and the next chunk would not fit into the gaps that these leave: gigabytes at 16 384 tokens.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, of_chunk: Any, chunks: Sequence[Tensor], *tensors: Any) -> Any:
+        """Return a result for each chunk: of_chunk(chunk, *tensors)."""
+        ctx.of_chunk, ctx.chunks = of_chunk, chunks
+        ctx.save_for_backward(*tensors)
+        return tuple(of_chunk(some, *tensors) for some in chunks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Return the gradients of the tensors, None for those that have none."""
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            # Views, so that a tensor that another one is made of gets no more than its own gradient.
+            views = [each if each is None else each.view_as(each) for each in ctx.saved_tensors]
+            trained: Any = [view for view, need in zip(views, needed, strict=True) if need]
+            sums = [torch.zeros_like(each) for each in trained]
+            for some, grad in zip(ctx.chunks, grads, strict=True):
+                made = ctx.of_chunk(some, *views)
+                found = torch.autograd.grad(made, trained, grad, create_graph=again)
+                sums = [total.add_(each) for total, each in zip(sums, found, strict=True)]
+        rest = iter(sums)
+        return None, None, *(next(rest) if need else None for need in needed)
+
+
+def by_queries(problems: Sequence[Problem], function: Callable[..., Tensor]) -> list[Tensor]:
+    """Return the results of a function for every chunk of queries, in order, with gradients.
+
+    A chunk is computed again in the backward pass, so that memory is O(tokens) and that of one chunk. PyTorch raises an
+    error there if query or key was written to.
+
+    Args:
+        problems: of one shape.
+        function: called with the int64 indices of some queries, and for each problem with the logarithms of their
+            weights, (batch, num_heads, queries, kv_len), −∞ for hidden pairs.
+    """
+    part = rectangle(problems[0])
+    tensors = [each for problem in problems for each in (problem.query, problem.key, problem.sinks)]
+
+    def of_chunk(some: Tensor, *tensors: Any) -> Tensor:
+        """Return the result for some queries, of problems with these tensors."""
+        logs = []
+        for at, problem in enumerate(problems):
+            query, key, sinks = tensors[3 * at : 3 * at + 3]
+            scores = masked_scores(problem.replace(query=query, key=key), part._replace(rows=some))
+            logs.append(stages.weights(scores, sinks, log=True))
+        with torch.autocast(some.device.type, enabled=False):  # as in the backward pass
+            return function(some, *logs)
+
+    chunks = part.rows.split(min(_portion(each, part, each.kv_len) for each in problems))
+    if any(each.bias is not None and each.bias.requires_grad for each in problems):
+        again: Any = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        return [again(of_chunk, some, *tensors) for some in chunks]
+    return list(_OfChunks.apply(of_chunk, chunks, *tensors))
+
+
+def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
     """Return the number of queries in a chunk of PORTION weights with `keys` keys, at least 1."""
     # Masks and biases are computed for all of their samples and heads.
     of_mask = 1 if problem.mask is None else math.prod(problem.mask.leading)
@@ -131,10 +203,8 @@ def masked_scores(problem: Problem, part: Rectangle) -> Tensor:
     group = problem.num_heads // problem.num_kv_heads
     query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
     key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
-    visible = None
-    if problem.mask is not None:
-        at = rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1)
-        visible = _chosen(problem.mask.visible(*at, problem.extent), part)
+    at = rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.extent
+    visible = None if problem.mask is None else _chosen(problem.mask.visible(*at), part)
     scores = stages.scores(query, key, problem.factor)
     capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
     return stages.masked_scores(capped, _bias(problem, part), visible)
@@ -215,12 +285,9 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
             )
             raw = raw.masked_fill(queries_out | keys_out, torch.nan)
     raw = raw.flatten(1, 2)
-    at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
-    bias = visible = None
-    if problem.bias is not None:
-        bias = problem.bias.at(at_query, at_key, problem.extent)
-    if problem.mask is not None:
-        visible = problem.mask.visible(at_query, at_key, problem.extent)
+    at = queries[:, None, None, :], keys[:, None, None, :], problem.extent
+    bias = None if problem.bias is None else problem.bias.at(*at)
+    visible = None if problem.mask is None else problem.mask.visible(*at)
     capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
     masked = stages.masked_scores(capped[:, :, None], bias, visible)
     total = torch.take_along_dim(total, queries[:, None], dim=2)
@@ -308,3 +375,8 @@ def unbroadcast(tensor: Tensor) -> Tensor:
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def entropy_of(_: Tensor, logs: Tensor) -> Tensor:
+    """Return −Σ weight · ln weight over the keys, from the logarithms of the weights."""
+    return -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1)
