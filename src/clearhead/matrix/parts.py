@@ -42,7 +42,7 @@ class Rectangle(NamedTuple):
 def rectangle(problem: Problem, *given: Tensor | slice) -> Rectangle:
     """Return a part of the weights: slices or int64 indices of samples, heads, queries and keys; without one, all."""
     sizes = problem.batch, problem.num_heads, problem.query_len, problem.kv_len
-    axes = zip_longest(given, sizes, fillvalue=slice(None))
+    axes: Any = zip_longest(given, sizes, fillvalue=slice(None))
     return Rectangle(*(as_indices(each, size, problem.device) for each, size in axes))
 
 
