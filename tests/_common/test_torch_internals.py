@@ -26,6 +26,7 @@ from clearhead._common.torch_internals import (
     is_plain,
     is_transformed,
     private,
+    safe_softmax,
     softmax_backward_,
     unravelled,
 )
@@ -215,3 +216,11 @@ def test_what_is_kept_for_backward_is_held_and_let_go() -> None:
         assert sys.getrefcount(kept) == before + 1
     keep_for_backward("clearhead.test", None)
     assert sys.getrefcount(kept) == before
+
+
+def test_a_query_without_a_key_gets_zeros_and_a_gradient_of_zero() -> None:
+    query, hidden = torch.randn(1, 1, 4, 4, requires_grad=True), torch.full((4, 4), -torch.inf)
+    fused = F.scaled_dot_product_attention(query, query, query, hidden)
+    for found in (fused, safe_softmax(query + hidden, -1)):
+        (grad,) = torch.autograd.grad(found.square().sum() + found.sum(), query)
+        assert not torch.cat([found, grad]).any(), CHANGED

@@ -71,7 +71,7 @@ def answers_of(matrix: ch.AttentionMatrix, asked: list[dict[str, Any]]) -> Answe
 
     def answers(content: dict[str, Any]) -> tuple[dict[str, Any], str]:
         asked.append(content)
-        found, numbers = answer([matrix], 0, content)
+        found, numbers = answer(matrix, 0, content)
         about = {"kind": "answer", "id": content["id"], "found": found}
         return about, base64.b64encode(numbers).decode("ascii")
 

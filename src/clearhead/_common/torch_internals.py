@@ -47,6 +47,9 @@ is_inside_functorch = private("_C._are_functorch_transforms_active")
 """True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
 one's own runs there."""
 
+safe_softmax = private("_safe_softmax")
+"""`torch.softmax`, with 0 for a row whose scores are all −∞, which sends no gradient, in 2.10 to 2.15."""
+
 is_profiled = private("_C._autograd._profiler_enabled")
 """True while a profiler records this thread, and no other that it starts."""
 
@@ -55,8 +58,6 @@ use_count = private("Tensor._use_count")
 
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
-
-_graph_task = private("_C._current_graph_task_id")
 
 
 class DispatchMode(TorchDispatchMode):
@@ -153,7 +154,7 @@ def in_backward() -> bool:
         >>> in_backward()
         False
     """
-    return _graph_task() != -1
+    return private("_C._current_graph_task_id")() != -1
 
 
 def is_autocast(tensor: Tensor) -> bool:

@@ -15,8 +15,8 @@ from clearhead.masks.base import Mask
 from clearhead.sharding.sharding import Sharding
 
 
-@with_hints
 @remembering
+@with_hints
 def attend(
     query: Tensor,
     key: Tensor,

@@ -7,8 +7,9 @@ traces, transforms or lowers is made in full.
 """
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,33 +24,36 @@ from clearhead._common.torch_internals import (
 from clearhead.attention.biases import Bias
 from clearhead.attention.distance_biases import Alibi
 from clearhead.attention.kernels._by_scores import context_by_scores, fits
-from clearhead.attention.kernels._fused_gradients import FirstDerivatives
+from clearhead.attention.kernels._fused_gradients import refuse_second
 from clearhead.attention.kernels._lowering import lower
 from clearhead.attention.kernels._nonfinite import SMALL, short_together
 from clearhead.attention.planning import observers
 from clearhead.attention.problem import make_problem
 from clearhead.masks import small
 from clearhead.masks.base import Mask
-from clearhead.masks.small import has_tensor, put, question_of, shown_small
+from clearhead.masks.small import Path, conjuncts, has_tensor, hide, put, question
 from clearhead.masks.spans import Extent
 from clearhead.masks.tiles import length
 
 Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 
 
-class _Call(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class _Call:
     """The result of the checks of a small call, from which an equal call is repeated.
 
-    `keys` is the slice of keys to read, None for all. `by_scores` is True for two products around a
-    softmax, else `causal` and `scale` are arguments of PyTorch's fused call. `factor` is that of the
-    problem, by which the check for finite inputs multiplies; `extent` has the sizes.
+    `keys` is the slice of keys to read, None for all. `by_scores` is True for two products around a softmax, else
+    `causal` and `scale` are arguments of PyTorch's fused call. `factor` is that of the problem, by which the check for
+    finite inputs multiplies; `extent` has the sizes.
     """
 
     keys: slice | None
     causal: bool
     by_scores: bool
-    shown: tuple[Tensor | None, Tensor | None] | None
-    """The mask and the queries that see something, as `shown_small` returns them; None if read in each call."""
+    added: Tensor | None
+    """Bias and mask as a tensor that is added to the scores, without the parts at `varying`; None if there is none."""
+    varying: tuple[Path, ...]
+    """The parts of the mask that hold tensors, which are read in each call."""
     scale: float
     factor: float
     extent: Extent
@@ -68,7 +72,7 @@ def remembering(attend: Attend) -> Attend:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        *,
+        *rest: Any,
         mask: Mask | Tensor | None = None,
         bias: Bias | Tensor | None = None,
         scale: float | None = None,
@@ -79,50 +83,32 @@ def remembering(attend: Attend) -> Attend:
         given = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
         alike = type(query) is type(key) is type(value) is Tensor
         is_known = mask is None or type(mask) in small.NUMBERS
-        if options or observers or not alike or not is_known or torch.compiler.is_compiling():
-            return attend(query, key, value, **given, **options)
+        is_other = rest or options or observers or not alike or not is_known
+        if is_other or torch.compiler.is_compiling():
+            return attend(query, key, value, *rest, **given, **options)
         # Each call of a Python function here takes as long as a small operation.
         numbers: Hashable = ()
         if bias is not None or scale is not None or softcap is not None:
             numbers = _numbers(query, bias, scale, softcap)
-        shape = None if mask is None else vars(mask).get(ANSWERS, small.EMPTY).get(small.QUESTION)
-        if shape is None and mask is not None:
-            shape = question_of(cast(Mask, mask))
+        stored = small.EMPTY if mask is None else vars(mask).get(ANSWERS, small.EMPTY)
+        shape: Hashable = ()
+        if mask is not None:
+            shape = stored.get(small.QUESTION) or question(mask)
         try:
             strides = query.stride(), key.stride(), value.stride()
         except RuntimeError:  # a sparse tensor has no strides
             return attend(query, key, value, **given)
         dtypes = query.dtype, key.dtype, value.dtype
         asked = shape, numbers, query.shape, key.shape, value.shape, strides, dtypes
-        is_recognised = numbers is not None and (mask is None or shape is not None)
+        is_recognised = numbers is not None and shape is not None
         call = small.KEPT.get(asked) if is_recognised else False
         if call and is_untransformed(query, key, value):
-            keys, values = key, value
-            if call.keys is not None:
-                keys, values = key[:, :, call.keys], value[:, :, call.keys]
-            visible, seen = call.shown or shown_small(cast(Mask, mask), call.extent)
-            if bias is not None:
-                added = _small_bias(cast(Alibi, bias), call.extent)
-                visible = added if visible is None else added.where(visible, -torch.inf)
-            context = None
-            if call.by_scores:
-                context = context_by_scores(query, keys, values, call.scale, visible, softcap)
-            elif short_together(query, keys, values, call.factor):
-                followed = query.requires_grad or key.requires_grad or value.requires_grad
-                if followed and torch.is_grad_enabled():
-                    query, keys, values = FirstDerivatives.apply(query, keys, values)
-                context = F.scaled_dot_product_attention(
-                    query,
-                    keys,
-                    values,
-                    visible,
-                    0.0,
-                    call.causal,
-                    scale=call.scale,
-                    enable_gqa=query.shape[1] != key.shape[1],
-                )
+            added = stored.get(call, call.added)
+            if call.varying and call not in stored:
+                added = _added(call, cast(Mask, mask), shape)
+            context = _repeated(call, query, key, value, added, softcap)
             if context is not None:
-                return context if seen is None else context.masked_fill(~seen, 0.0)
+                return context
         context = attend(query, key, value, **given)
         is_small = 0 < query.numel() <= SMALL and (key.numel() <= SMALL or query.shape[-2] == 1)
         if is_recognised and is_small:
@@ -135,6 +121,50 @@ def remembering(attend: Attend) -> Attend:
     return cast(Attend, remembered)
 
 
+def _added(call: _Call, mask: Mask, shape: Hashable) -> Tensor:
+    """Return the tensor that is added to the scores, with the parts of the mask that hold tensors.
+
+    A mask whose tensors nobody else can change stores the last one, and its `question`, given as `shape`.
+    """
+    added, is_copied = call.added, True
+    assert added is not None
+    for path in call.varying:
+        part: Any = mask
+        for name in path:
+            part = getattr(part, name)
+        added = hide(added, part, call.extent)
+        is_copied = is_copied and type(part) in small.COPIES
+    if is_copied and type(added) is Tensor:  # no mode makes others of them
+        vars(mask)[ANSWERS] = {small.QUESTION: shape, call: added}
+    return added
+
+
+def _repeated(
+    call: _Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None,
+    softcap: float | None,
+) -> Tensor | None:
+    """Return the context of a call without checks, (batch, num_heads, query_len, head_dim).
+
+    None if the inputs may not be finite. `added` is added to the scores.
+    """
+    if call.keys is not None:
+        key, value = key[:, :, call.keys], value[:, :, call.keys]
+    if call.by_scores:
+        return context_by_scores(query, key, value, call.scale, added, softcap)
+    if not short_together(query, key, value, call.factor):
+        return None
+    if added is not None and added.is_inference() and torch.is_grad_enabled():
+        added = added.clone()  # which a backward pass may need
+    context = F.scaled_dot_product_attention(
+        query, key, value, added, 0.0, call.causal, scale=call.scale, enable_gqa=True
+    )
+    return refuse_second(context) if context.requires_grad else context
+
+
 def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Hashable | None:
     """Return a hashable key for the options of a call; None for a call that must be checked in full.
 
@@ -145,15 +175,10 @@ def _numbers(query: Tensor, bias: object, scale: object, softcap: object) -> Has
         return None
     if bias is None:
         return scale, softcap
-    # The slopes of a paper are nobody's parameters.
-    if (
-        softcap is not None
-        or type(bias) is not Alibi
-        or not bias.follows
-        or query.dtype != torch.float32
-    ):
+    if softcap is not None or type(bias) is not Alibi or query.dtype != torch.float32:
         return None
-    return scale, bias.slopes.shape
+    # The slopes of a paper are nobody's parameters.
+    return (scale, bias.slopes.shape) if bias.follows else None
 
 
 def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> _Call | None:
@@ -189,24 +214,18 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -
             return None
     if (masked or not is_plain) and problem.query_len * problem.kv_len > small.MOST_PAIRS:
         return None
-    shown = (None, None)
-    if masked:
-        assert problem.mask is not None
-        shown = None if has_tensor(problem.mask) else shown_small(problem.mask, problem.extent)
-    return _Call(keys, causal, by_scores, shown, problem.scale, problem.factor, problem.extent)
-
-
-def _small_bias(bias: Alibi, extent: Extent) -> Tensor:
-    """Return the bias of a small call as a tensor, (1, num_heads, query_len, kv_len).
-
-    It is cached on the bias by lengths.
-    """
-    asked = extent.query_len, extent.kv_len
-    answers = vars(bias).setdefault(ANSWERS, {})
-    if asked not in answers:
-        with torch.inference_mode(False):
-            put(answers, asked, bias.block(slice(0, asked[0]), slice(0, asked[1]), extent))
-    return answers[asked]
+    varying: list[Path] = []
+    extent, factor = problem.extent, problem.factor
+    with torch.inference_mode(False):  # what is made in it cannot be saved for a backward pass
+        added = problem.bias_block()
+        if masked and problem.mask is not None:
+            added = query.new_zeros(()) if added is None else added
+            for path, part in conjuncts(problem.mask):
+                if has_tensor(part):
+                    varying.append(path)
+                else:
+                    added = hide(added, part, extent)
+    return _Call(keys, causal, by_scores, added, tuple(varying), problem.scale, factor, extent)
 
 
 def wants_gradient(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -66,14 +66,14 @@ def register(name: str = NAME) -> None:
     so is a model of a type with code of attention of its own (code `model.ignores-interface`), when it is made.
 
     Args:
-        name: the name. Those that transformers gives a meaning to are refused.
+        name: an identifier without `flash` in it, that transformers has not taken.
 
     Raises:
         MissingExtraError: if transformers is not installed.
         ModelError: code `model.interface`, for a transformers without attention by name (before
             4.53).
         ArgumentTypeError: code `register.type`, for a name that is no string.
-        ArgumentError: code `register.name`, for a name that is taken.
+        ArgumentError: code `register.name`, for any other name.
 
     Example:
         >>> import torch, transformers

@@ -48,7 +48,8 @@ def from_tutorial(
     Args:
         state_dict: what `model.state_dict()` of the tutorial's model gives.
         num_heads: for weights with an output projection, which do not tell it.
-        dropout: probability of dropping a weight while training; weights do not tell it either.
+        dropout: probability of dropping a weight while training, which weights do not tell either; a single
+            head with one is a `BatchedAttention`.
 
     Raises:
         ArgumentError: code `tutorial.names`, for names that no tutorial has, or that are missing;

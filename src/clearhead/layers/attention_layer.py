@@ -131,9 +131,9 @@ class AttentionLayer(nn.Module, ABC):
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         **options: Unpack[CallOptions],
     ) -> AttentionMatrix:
-        """Return the attention weights of `forward`; they are never materialised.
+        """Return the attention weights of `forward`, before dropout, without materialising them.
 
-        Arguments and errors are those of `forward`. A cache is read, and stays as it is.
+        Arguments and errors are those of `forward`, without `kernel`. A cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).

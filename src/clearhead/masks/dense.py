@@ -113,7 +113,7 @@ def dense(tensor: Tensor) -> Mask:
         ● ·
         ● ●
 
-    It holds tokens × tokens values, the only mask that does.
+    It holds the tensor, of tokens × tokens values.
 
     Two dimensions are (query_len, kv_len), as in PyTorch. A tensor of (batch, kv_len) is read so too where the batch
     has as many samples as there are tokens; write `padding(valid)` for the real keys of each row.

@@ -32,7 +32,8 @@ class PerRow(Filed, kind="per_row"):
     def read(cls, value: int | Sequence[int] | Tensor, name: str) -> "PerRow":
         """Return the integer or the integers of a user's argument `name`, clamped to ±MOST_TOKENS.
 
-        A tensor of no dimension becomes an int, any other a copy of int64, and a sequence a tensor on the CPU.
+        A tensor of no dimension becomes an int, unless torch.func transforms it, any other a copy of int64, and a
+        sequence a tensor on the CPU.
 
         Raises:
             ArgumentTypeError: code `mask.not-whole`, for anything but whole numbers.

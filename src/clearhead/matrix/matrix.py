@@ -40,7 +40,7 @@ class PageOptions(TypedDict, total=False):
     images: Any
     grid: Any
     image_token: str | int | None
-    skip: int
+    skip: int | None
 
 
 class FileOptions(PageOptions, total=False):

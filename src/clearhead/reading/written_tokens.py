@@ -124,7 +124,7 @@ def writes(model: nn.Module, inputs: object, *, query: int | None = -1, top: int
     What a head adds to the residual stream goes through the last norm, frozen at the scale that it had in the run,
     and the unembedding, without their biases: it is `logits_of` for every token at once (direct logit attribution:
     Elhage et al., 2021, https://transformer-circuits.pub/2021/framework), and rests on the same of the model. The
-    logits of all tokens are in memory for the heads of one layer at some queries, never for the whole text.
+    logits of all tokens are in memory for the heads of one layer and a chunk of queries at a time.
 
     Args:
         model: any PyTorch model that `watch` watches, of blocks, a last LayerNorm or RMSNorm, and an unembedding.

@@ -337,8 +337,8 @@ def trace(
 
     The stages are scores → scaled_scores → capped_scores → masked_scores → weights →
     dropped_weights → context → output, with the projections before them; weights stand before *and*
-    after dropout. They take query_len × kv_len numbers each. The trace also says how far the
-    context is from that of the kernel which would run this untraced.
+    after dropout. Scores and weights take query_len × kv_len numbers each. The trace also says how far
+    the context is from that of the kernel which would run this untraced.
 
     Code of your own is read as `check` reads it, operation by operation, whether it is right or wrong: the stages
     are those that it computed, bit for bit, each with its line. Next to the first one that differs from the

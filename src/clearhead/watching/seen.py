@@ -245,15 +245,13 @@ class Seen(Answering, WholeRecord[Kept]):
             writes: the tokens that each head raises and lowers, `ch.reading.writes(model, inputs, query=None)` of this
                 run: the ten most of either kind, or as many as 3 MB hold.
             words: a function of a token's number that gives its word, such as `tokenizer.decode`, or all words.
-            images: the pictures that the model saw, or one: each a PNG or a JPEG, a picture of Pillow, or pixels,
-                (height, width, 3) or (3, height, width). With `image_token` layers of other tokens are left out, such
-                as those of the vision tower.
-            grid: rows and columns of the patches of a picture, a list of them, or the processor's `image_grid_thw`.
-                None: of as many tokens as the picture has, a square, or the sides of the picture.
-            image_token: the string or id in `tokens`, or in `source_tokens` if they are given, for a patch of a
-                picture, such as `processor.image_token_id`. None: all tokens are patches, or all source tokens if
-                `tokens` are given.
-            skip: without `image_token`, tokens before the first patch, such as [CLS].
+            images: the pictures that the model saw, or one: PNG, JPEG, of Pillow, or pixels with colours first or last.
+            grid: rows and columns of patches, a list of them, or the processor's `image_grid_thw`, or its `image_sizes`
+                where a picture is read whole and in tiles. None: a square, or the sides of the picture.
+            image_token: the string or id in `tokens`, or in `source_tokens` if given, for a patch, such as
+                `processor.image_token_id`. None: all tokens are patches, or all source tokens if `tokens` are given.
+            skip: tokens before the first patch, such as [CLS]. With `image_token` those of the vision tower: its layers
+                have patches row by row and a picture in each row of their batch; None leaves them out.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names`, `page.sample-type`, `page.writes-type`

@@ -123,8 +123,8 @@ def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: A
 
 
 def test_what_the_kernel_does_not_compute_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = [matrix(), None]
-    assert answer(known, 0, WHOLE | {"layer": 1}) == (None, b"")
+    known = matrix()
+    assert answer(known.summary(), 0, WHOLE) == (None, b"")
     monkeypatch.setattr("clearhead.matrix.map_tiles.EXACT_PAIRS", QUERIES * KEYS - 1)
     assert answer(known, 0, WHOLE) == (None, b"")
     assert answer(known, 0, WHOLE | {"rows": [0, 2]})[0] is not None
@@ -132,7 +132,7 @@ def test_what_the_kernel_does_not_compute_has_no_answer(monkeypatch: pytest.Monk
 
 def test_what_is_no_number_is_none() -> None:
     query = torch.full((3, 2), torch.nan)
-    known = [ch.AttentionMatrix(query, query)]
+    known = ch.AttentionMatrix(query, query)
     found, _ = answer(known, 0, asked("pair", head=0, query=1, key=0))
     assert found is not None
     assert (found["score"], found["weight"]) == (None, None)
@@ -146,10 +146,10 @@ def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
     links = content["found"]["links"]
     best = weights[0, 2, 3].topk(2)
     assert [place for place, _ in links[:2]] == best.indices.tolist()
-    found, _ = answer([weights], 0, asked("token", head=2, token=4, side="key"))
+    found, _ = answer(weights, 0, asked("token", head=2, token=4, side="key"))
     assert found is not None
     assert found["links"][0][0] == int(weights[0, 2, :, 4].argmax())
-    found, _ = answer([weights], 0, asked("pair", head=2, query=3, key=4))
+    found, _ = answer(weights, 0, asked("pair", head=2, query=3, key=4))
     assert found is not None
     assert found["weight"] == pytest.approx(float(weights[0, 2, 3, 4]), rel=1e-5)
     widget.close()

@@ -1,18 +1,20 @@
 """Pictures whose patches are tokens."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
 from PIL import Image
+from transformers.models.llava_next import modeling_llava_next as llava
 
 import clearhead as ch
 from clearhead.drawing.colours import png
 from clearhead.drawing.page import head_page
 from clearhead.drawing.page.head_page import write_heads
-from clearhead.drawing.page.photo import KINDS, read_pictures
+from clearhead.drawing.page.photo import read_pictures
 from tests.refusals import refusals
 
 PIXELS = torch.arange(5 * 7 * 3, dtype=torch.uint8).reshape(5, 7, 3)
@@ -29,25 +31,23 @@ def test_the_kinds_of_pictures(tmp_path: Path) -> None:
     for image in every:
         read = read_pictures({"images": image, "grid": (1, 2), "skip": 2})
         (photo,) = read.photos
-        assert (photo.content, photo.kind) == (content, "image/png")
-        assert (read.tokens, photo.places) == (["[CLS]", "[1]", "0,0", "0,1"], [2, 3])
+        assert photo.content == content
+        assert (read.tokens, photo.places) == (["[CLS]", "[1]", "0,0", "0,1"], (2, 3))
     # Of three rows, with the colours last.
     assert read_pictures({"images": PIXELS[:3], "grid": (1, 2)}).photos[0].content == png(
         PIXELS[:3]
     )
     jpeg = read_pictures({"images": b"\xff\xd8\xff\xe0", "grid": (1, 2), "tokens": ["a"]})
-    assert jpeg.photos[0].kind == "image/jpeg"
     assert (jpeg.tokens, jpeg.source_tokens) == (["a"], ["0,0", "0,1"])
-    assert read_pictures({"tokens": ["a"]}) == (["a"], None, (), ())
-    assert not any("svg" in kind for kind in KINDS.values())  # which could hold a script
+    assert read_pictures({"tokens": ["a"]}) == (["a"], None, (), None, 0)
 
 
 ONE: dict[str, Any] = {"images": PIXELS, "grid": (1, 2)}
 RUN: dict[str, Any] = {"images": PIXELS, "tokens": [1, 9, 9, 9, 9, 2], "image_token": 9}
 test_what_is_no_picture_is_refused = refusals(
     lambda given: read_pictures(given),
-    (ONE | {"images": b"<svg onload=alert(1)>"}, "page.image", "8.0 MB // 21 bytes that are neither"),
-    (ONE | {"images": b"\xff\xd8\xff" + bytes(8_000_000)}, "page.image", "8.0 MB // one of 8.0 MB"),
+    (ONE | {"images": b"<svg onload=alert(1)>"}, "page.image", "8.0 MB // 21 bytes // b'<svg'"),
+    (ONE | {"images": b"\xff\xd8\xff" + bytes(8_000_000)}, "page.image", r"8.0 MB // 8.0 MB // b'\xff\xd8\xff\x00'"),
     (ONE | {"images": "/nowhere.png"}, "page.image", "'/nowhere.png' // No such file or directory"),
     (ONE | {"images": 3}, "page.image", "int"),
     (ONE | {"images": torch.zeros(2, 2)}, "page.image", "torch.uint8 of shape (2, 2)"),
@@ -57,14 +57,15 @@ test_what_is_no_picture_is_refused = refusals(
     (ONE | {"grid": (0, 2)}, "page.grid", "1 // (0, 2)"),
     (ONE | {"grid": [(1, 2), (1, 2)]}, "page.grid", "1 // [(1, 2), (1, 2)]"),
     (ONE | {"skip": -1}, "page.grid", "-1 // None // images"),
-    (RUN | {"skip": 1}, "page.grid", "1 // 9 // images"),
     ({"skip": 1}, "page.grid", "1 // None // no images"),
-    ({"image_token": 9}, "page.grid", "0 // 9 // no images"),
+    ({"image_token": 9}, "page.grid", "None // 9 // no images"),
     (RUN | {"grid": (1, 3)}, "page.grid", "1 × 3 // 4 // 9"),
     (RUN | {"grid": (1, 2), "image_token": 8}, "page.grid", "1 × 2 // 0 // 8"),
     (RUN | {"images": [PIXELS, PIXELS]}, "page.grid", "2 // 1"),
     (RUN | {"images": torch.zeros(20, 85, 3)}, "page.grid", "4 // 20 // 85 // 1 × 4 or 2 × 2"),
     (RUN | {"tokens": [9] * 7}, "page.grid", "7 // 5 // 7 // neither"),
+    (RUN | {"tokens": 2 * [9], "grid": [[30, 60]]}, "page.grid", "30 × 60 // 2 // 9"),
+    (RUN | {"tokens": 24 * [9], "grid": [[50, 51]]}, "page.grid", "50 × 51 // 24 // 9"),
     (RUN | {"grid": torch.tensor([[2, 4, 4]])}, "page.grid", "1 // tensor([[2, 4, 4]])"),
 )  # fmt: skip
 
@@ -96,7 +97,7 @@ def test_where_the_patches_are(name: str) -> None:
     assert [list(each.places) for each in found.photos] == places
     assert [each.grid for each in found.photos] == grids
     first = "0,0" if len(grids) == 1 else "1:0,0"
-    assert found.text[places[0][0]] == first
+    assert found.photos[0].text[places[0][0]] == first
 
 
 def test_a_phone_turns_a_jpeg(tmp_path: Path) -> None:
@@ -105,6 +106,28 @@ def test_a_phone_turns_a_jpeg(tmp_path: Path) -> None:
     Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=turned)
     given: Any = {"images": tmp_path / "a.jpg", "tokens": [9] * 6, "image_token": 9}
     assert read_pictures(given).photos[0].grid == (3, 2)
+
+
+PINS = [[28, 56], [56, 28], [56, 56], [84, 28]]
+TILES = SimpleNamespace(image_size=28, patch_size=14)
+CONFIG = SimpleNamespace(image_grid_pinpoints=PINS, vision_config=TILES)
+
+
+@pytest.mark.parametrize("size", [(300, 500), (300, 600), (400, 100)])
+def test_the_tiles_of_a_picture_are_where_the_model_packs_them(size: tuple[int, int]) -> None:
+    """A feature grows by 1 from column to column; from row to row by 2 in the whole picture, and by 10 in the tiles."""
+    down, across = llava.get_anyres_image_grid_shape(size, PINS, 28)
+    tiles = 10 * torch.arange(2 * down)[:, None] + torch.arange(2 * across)
+    tiles = tiles.view(down, 2, across, 2).transpose(1, 2).reshape(-1, 4)
+    features = torch.cat([torch.arange(4)[None], tiles])[..., None].float()
+    pack: Any = llava.LlavaNextModel.pack_image_features
+    model = SimpleNamespace(config=CONFIG)
+    packed = pack(model, [features], torch.tensor([size]), "default", torch.tensor([-1.0]))[0][0]
+    given: Any = RUN | {"tokens": [9] * len(packed), "grid": torch.tensor([size])}
+    for photo, step in zip(read_pictures(given).photos, (2, 10), strict=True):
+        found = packed[list(photo.places)].view(photo.grid)
+        assert (found.diff(dim=0) == step).all()
+        assert (found.diff(dim=1) == 1).all()
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +141,7 @@ def test_a_page_has_the_pictures_and_a_name_for_each_patch(tmp_path: Path) -> No
     given: Any = {"images": PIXELS, "grid": (2, 2), "skip": 1}
     payload: Any = write_heads(tmp_path / "a.html", [[("", weights)]], **given)
     assert payload.title == "Attention"
-    photo = {"kind": "image/png", "grid": (2, 2), "places": [1, 2, 3, 4], "text": 0}
+    photo = {"content": 0, "grid": (2, 2), "places": (1, 2, 3, 4), "text": 0}
     assert payload.data["photos"] == [photo]
     assert bytes(payload.arrays["photo0"].tolist()) == png(PIXELS)
     with pytest.raises(ch.errors.ArgumentError, match=r"page.grid.*the 6 tokens .*got layers of 5"):
@@ -143,12 +166,16 @@ TF: Any = transformers
 
 
 class Reader(NamedTuple):
-    """A model that reads pictures in a text: its name, its configuration, inputs, and the patches of both pictures."""
+    """A model that reads pictures in a text: its name, its configuration, inputs, and the patches of both pictures.
+
+    `skip` is of its vision tower; None if that has its patches in another order.
+    """
 
     name: str
     config: dict[str, Any]
     inputs: dict[str, Any]
     patches: tuple[int, int] = (4, 4)
+    skip: int | None = 0
 
     def make(self) -> Any:
         torch.manual_seed(0)
@@ -168,7 +195,7 @@ READERS = [
     Reader("Llava", {
         "text_config": TF.LlamaConfig(**SIZES), "image_token_index": 99, "vision_feature_layer": -1,
         "vision_config": TF.CLIPVisionConfig(**VISION | {"patch_size": 14}, projection_dim=32),
-    }, PIXEL_VALUES),
+    }, PIXEL_VALUES, skip=1),
     Reader("Gemma3", {
         "text_config": TF.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=LAYERS),
         "vision_config": TF.SiglipVisionConfig(**VISION | {"vision_use_head": False}), "mm_tokens_per_image": 4,
@@ -181,20 +208,20 @@ READERS = [
             "depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32,
             "patch_size": 7, "window_size": 28, "fullatt_block_indexes": [0],
         },
-    }, GRIDS | {"mm_token_type_ids": None}, (8, 4)),
+    }, GRIDS | {"mm_token_type_ids": None}, (8, 4), None),
     *(Reader(name, {
         "text_config": TF.LlamaConfig(**SIZES), "vision_config": VISION, "image_token_id": 99, "scale_factor": 2,
     }, IN_BATCH) for name in ("Idefics3", "SmolVLM")),
     Reader("InternVL", {
         "text_config": TF.Qwen2Config(**SIZES), "vision_config": TF.InternVLVisionConfig(**VISION),
         "image_token_id": 99, "downsample_ratio": 0.5,
-    }, PIXEL_VALUES),
+    }, PIXEL_VALUES, skip=1),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
 def test_a_model_that_reads_pictures_in_a_text(reader: Reader, tmp_path: Path) -> None:
-    """Two pictures, one of them in the middle: the page has each word's attention to each patch."""
+    """Two pictures, one of them in the middle: the page has each word's attention to each patch, and the tower's."""
     model = reader.make()
     ids = torch.tensor([[5, *[99] * reader.patches[0], 6, 7, *[99] * reader.patches[1], 8]])
     kinds = (ids == 99).long()
@@ -202,14 +229,26 @@ def test_a_model_that_reads_pictures_in_a_text(reader: Reader, tmp_path: Path) -
     with torch.no_grad(), ch.watch(model) as seen:
         sequences = model.generate(ids, **inputs, max_new_tokens=3, do_sample=False)
     images = [torch.rand(28, 28, 3), torch.rand(3, 28, 28)]
-    options: Any = {"images": images, "image_token": 99, "tokens": sequences}
+    options: Any = {"images": images, "image_token": 99, "tokens": sequences, "skip": reader.skip}
     options["grid"] = reader.inputs.get("image_grid_thw")
     payload: Any = seen.to_html(tmp_path / "a.html", **options)
-    names = [each["name"] for each in payload.data["layers"]]
-    assert len(names) == 2
-    assert not any("vis" in each for each in names)
-    assert "of other tokens" in payload.data["note"]
-    assert [len(each["places"]) for each in payload.data["photos"]] == list(reader.patches)
-    weights, shown = seen[names[1]][0, 3], payload.arrays["1/3/weights"]
-    for photo in payload.data["photos"]:
+    tower, first, last = seen
+    towers = [] if reader.skip is None else [tower] * 2
+    assert [each["name"] for each in payload.data["layers"]] == [*towers, first, last]
+    assert ("of other tokens" in payload.data["note"]) == (reader.skip is None)
+    photos, texts = payload.data["photos"], payload.data["texts"]
+    assert [len(each["places"]) for each in photos[:2]] == list(reader.patches)
+    assert [each["content"] for each in photos] == [0, 1] * (len(photos) // 2)
+    weights, shown = seen[last][0, 3], payload.arrays[f"{1 + len(towers)}/3/weights"]
+    for photo in photos[:2]:
         assert torch.equal(shown[-1, photo["places"]], weights[-1, photo["places"]])
+    for row, (photo, layer) in enumerate(zip(photos[2:], payload.data["layers"], strict=False)):
+        length, side = seen[tower].kv_len, photo["grid"][0]
+        assert torch.equal(payload.arrays[f"{row}/3/weights"], seen[tower][row, 3])
+        assert (layer["call"], layer["query"], layer["key"]["text"]) == (
+            row,
+            layer["key"],
+            photo["text"],
+        )
+        assert (side * side, photo["places"][-1]) == (length - (reader.skip or 0), length - 1)
+        assert texts[photo["text"]][photo["places"][side]] == f"{row + 1}:1,0"

@@ -138,7 +138,6 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   if (sides.length === 0) return null;
   return (
     <Texts
-      data={data}
       source={source}
       sides={sides}
       map={map}

@@ -7,7 +7,7 @@ import type { HeadMap, HeadsData, LayerData } from "./data";
 
 /** Where the patches of a picture are among the tokens of a text (drawing/page/photo.py). */
 export interface PhotoData {
-  kind: string;
+  content: number;
   grid: [number, number];
   text: number;
   places: number[];
@@ -44,13 +44,13 @@ export function mostOf(light: Float32Array, photos: readonly PhotoData[]): numbe
 const pictures = new WeakMap<PhotoData, Promise<HTMLImageElement>>();
 
 /** A picture, read once. */
-export function picture(data: HeadsData, source: Source, photo: PhotoData) {
+export function picture(source: Source, photo: PhotoData) {
   let known = pictures.get(photo);
   if (!known) {
-    known = source.array(`photo${data.photos!.indexOf(photo)}`).then(async (bytes) => {
+    known = source.array(`photo${photo.content}`).then(async (bytes) => {
       const image = new Image();
       const content = bytes as Uint8Array<ArrayBuffer>;
-      image.src = URL.createObjectURL(new Blob([content], { type: photo.kind }));
+      image.src = URL.createObjectURL(new Blob([content]));
       await image.decode();
       return image;
     });

@@ -7,11 +7,10 @@ import type { Point } from "../../shared/map";
 import { percent } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
-import type { HeadMap, HeadsData } from "./data";
+import type { HeadMap } from "./data";
 import { lightOf, mostOf, type PhotoData, paintPhotos, picture, shareOf } from "./photo";
 
 interface PhotoProps {
-  data: HeadsData;
   source: Source;
   photo: PhotoData;
   /** All pictures of the text, which have one scale. */
@@ -24,10 +23,10 @@ interface PhotoProps {
 }
 
 export function PhotoView(props: PhotoProps) {
-  const { data, source, photo, photos, map, active, ownOf, onHover, onPin } = props;
+  const { source, photo, photos, map, active, ownOf, onHover, onPin } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
   // A picture that cannot be read leaves the map.
-  const { value: image } = useLoaded(() => picture(data, source, photo), [source, photo]);
+  const { value: image } = useLoaded(() => picture(source, photo), [source, photo]);
   const dark = useLook().theme.value;
   const { query } = active.value;
   const own = photo.places.indexOf(ownOf(active.value) ?? -1);

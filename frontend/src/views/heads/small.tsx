@@ -47,7 +47,7 @@ export function Small(props: SmallProps) {
   useEffect(() => {
     let gone = false;
     const drawPhotos = async () => {
-      const images = await Promise.all(photos.map((photo) => picture(data, source, photo)));
+      const images = await Promise.all(photos.map((photo) => picture(source, photo)));
       const light = lightOf(await headMap(source, layer, layerData, head), asked);
       if (!gone && canvas.current)
         paintPhotos(canvas.current, images, photos, light, mostOf(light, photos), colours, 112);
@@ -69,7 +69,7 @@ export function Small(props: SmallProps) {
     return () => {
       gone = true;
     };
-  }, [data, source, about, photos, layerData, layer, head, asked, colours]);
+  }, [source, about, photos, layerData, layer, head, asked, colours]);
   const name = titleOf(data, { layer, head });
   const numbers = [
     weight !== null &&

@@ -9,7 +9,7 @@ import { number, placeOf } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import { Arcs, linksOf } from "./arcs";
-import { type HeadMap, type HeadsData, isFew } from "./data";
+import { type HeadMap, isFew } from "./data";
 import type { PhotoData } from "./photo";
 import { PhotoView } from "./photo_view";
 
@@ -36,7 +36,6 @@ export interface Coloured {
 }
 
 interface TextsProps {
-  data: HeadsData;
   source: Source;
   sides: Side[];
   map: HeadMap | null;
@@ -110,7 +109,7 @@ interface TokensProps extends TextsProps {
 }
 
 function Tokens(props: TokensProps) {
-  const { data, source, side, map, active, found, end, onHover, onPin, onScroll } = props;
+  const { source, side, map, active, found, end, onHover, onPin, onScroll } = props;
   const list = useRef<HTMLDivElement>(null);
   const [start, setStart] = useState(0);
   const { tokens, photos, firstKey, firstQuery } = side;
@@ -142,7 +141,7 @@ function Tokens(props: TokensProps) {
   const { listed, rightToLeft } = useMemo(() => {
     const sample = places.slice(start, stop);
     const gap = gaps(tokens);
-    const shared = { data, source, photos, map, active, ownOf };
+    const shared = { source, photos, map, active, ownOf };
     const from = sample.filter((at) => RIGHT_TO_LEFT.test(tokens[at]!));
     return {
       listed: sample.map((at) => {

@@ -62,11 +62,8 @@ def at_once(problem: Problem) -> Tensor:
         stages.upcast(each) for each in (problem.query, problem.key, problem.value)
     )
     folded = problem.batch, problem.num_kv_heads, -1, problem.query.shape[3]
-    softcap = problem.softcap
-    scale = problem.scale if softcap is None else problem.scale / softcap
-    scores = (query * scale).reshape(folded) @ key.mT
-    if softcap is not None:
-        scores.tanh_().mul_(softcap)
+    scores = (query * problem.scale).reshape(folded) @ key.mT
+    scores = stages.capped_scores(scores, problem.softcap)
     seen = None
     if problem.mask is not None:
         visible, seen = shown_mask(problem)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.torch_internals import safe_softmax
 from clearhead.attention.kernels._nonfinite import SMALL
 
 MOST_QUERIES = 16
@@ -52,7 +53,7 @@ def context_by_scores(
     key: Tensor,
     value: Tensor,
     scale: float,
-    visible: Tensor | None = None,
+    added: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor | None:
     """Return the context, (batch, num_heads, query_len, value_head_dim).
@@ -64,8 +65,8 @@ def context_by_scores(
         key: (batch, num_kv_heads, kv_len, head_dim).
         value: (batch, num_kv_heads, kv_len, value_head_dim).
         scale: the factor of the scores.
-        visible: the mask, bool, which broadcasts to (batch, num_heads, query_len, kv_len), and shows each query a key;
-            None if all keys are visible.
+        added: a tensor that is added to the capped scores, and broadcasts to (batch, num_heads, query_len, kv_len), −∞
+            for a hidden key; None to add nothing.
         softcap: the bound of the scaled scores, or None.
     """
     batch, heads, query_len, width = query.shape
@@ -75,10 +76,11 @@ def context_by_scores(
     scores = (torch.bmm(rows, keys.mT) if in_cache else torch.bmm(keys, rows.mT).mT) * scale
     if not math.isfinite(scores.sum().item()):
         return None
-    if visible is not None or softcap is not None:
+    if added is not None or softcap is not None:
         capped = stages.capped_scores(scores.reshape(batch, heads, query_len, -1), softcap)
-        scores = stages.masked_scores(capped, None, visible).reshape(scores.shape)
-    context = torch.bmm(scores.softmax(dim=-1), value.flatten(0, 1))
+        scores = stages.masked_scores(capped, added, None).reshape(scores.shape)
+    weights = scores.softmax(dim=-1) if added is None else safe_softmax(scores, -1)
+    context = torch.bmm(weights, value.flatten(0, 1))
     if not math.isfinite(context.sum().item()):
         return None
     return context.view(batch, heads, query_len, -1)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from clearhead import stages
-from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp
+from clearhead.attention.kernels._fused_gradients import FlashWithLogsumexp, refuse_second
 from clearhead.attention.kernels._kept import all_seen, shown_mask
 from clearhead.attention.kernels._lowering import Piece, assemble, lengths_of, place_of
 from clearhead.attention.kernels._nonfinite import SMALL
@@ -253,6 +253,7 @@ def fused_call(
         scale=scale,
         enable_gqa=grouped,
     )
+    context = refuse_second(context)
     return context if context.shape[3] == width else context[..., :width]
 
 
@@ -268,6 +269,7 @@ def _fused_with_logsumexp(
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     context, total = FlashWithLogsumexp.apply(query, key, value, mask, causal, scale)
+    context = refuse_second(context)
     return context if context.shape[3] == width else context[..., :width], total
 
 

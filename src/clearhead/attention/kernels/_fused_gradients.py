@@ -6,42 +6,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead._common.torch_internals import flash_cpu, flash_cpu_backward
+from clearhead._common.torch_internals import flash_cpu, flash_cpu_backward, is_plain
 from clearhead.errors import UnsupportedError
 
 
-class FirstDerivatives(torch.autograd.Function):
-    """Identity whose gradient raises a clear error when it is differentiated again.
+def refuse_second(context: Tensor) -> Tensor:
+    """Return the result of a fused call, whose gradient raises UnsupportedError when it is differentiated again.
 
-    Without it PyTorch's error names an internal operator, or there is none.
+    Without it PyTorch's error names an internal operator. Unchanged while something traces or transforms.
     """
+    if context.requires_grad and is_plain(context) and context.grad_fn is not None:
+        context.grad_fn.register_hook(_only_first)
+    return context
 
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs as they are, and save them."""
-        ctx.save_for_backward(*inputs)
-        ctx.set_materialize_grads(False)
-        return inputs
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the gradients as they are; with create_graph, differentiating them again raises UnsupportedError."""
-        if not torch.is_grad_enabled():  # no second derivative can follow
-            return grads
-        # With the inputs, so that a gradient hangs on all of them.
-        return _NoSecond.apply(*grads, *ctx.saved_tensors)
+def _only_first(grads: tuple[Tensor | None, ...], _: object) -> tuple[Tensor | None, ...] | None:
+    """Return the gradients of a call that raise when they are differentiated; None keeps them, if none can be."""
+    return _NoSecond.apply(*grads) if torch.is_grad_enabled() else None
 
 
 class _NoSecond(torch.autograd.Function):
-    """Identity of the first half of its inputs, the gradients, that raises UnsupportedError when it is differentiated.
-
-    The second half, the inputs of the first pass, only makes the result depend on them.
-    """
+    """Identity of gradients that raises UnsupportedError when it is differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return views of the gradients, the first half of the tensors; None stays None."""
-        grads = tensors[: len(tensors) // 2]
+    def forward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return views of the gradients; None stays None."""
         return tuple(None if each is None else each.view_as(each) for each in grads)
 
     @staticmethod
@@ -73,10 +62,7 @@ class FlashWithLogsumexp(torch.autograd.Function):
         return context, total
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value, from those of context and logsumexp.
 
         None for the other inputs.

@@ -94,8 +94,9 @@ def short_together(query: Tensor, key: Tensor, value: Tensor, factor: float = 1.
     False does not mean that one is not. The tensors, which need one batch and width, are concatenated first, which is
     fastest for small ones.
     """
-    if query.shape[1] != key.shape[1]:
+    axis = 1 if query.shape[2] == key.shape[2] else 2
+    if axis == 2 and query.shape[1] != key.shape[1]:
         queries = query.shape[1] // key.shape[1] * query.shape[2]
         query = query.reshape(key.shape[0], key.shape[1], queries, key.shape[3])
-    every = torch.cat((query, key, value), dim=2)
+    every = torch.cat((query, key, value), axis)
     return torch.linalg.vector_norm(every).item() * factor <= stages.SAFE_LENGTH

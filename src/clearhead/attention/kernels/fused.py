@@ -15,7 +15,6 @@ from clearhead._common.torch_internals import (
     is_exporting_to_onnx,
     is_inside_functorch,
     is_jit_tracing,
-    is_plain,
     is_transformed,
 )
 from clearhead._text import format_bytes
@@ -29,8 +28,6 @@ from clearhead.attention.kernels._fused_calls import (
     run_documents,
     run_piece,
 )
-from clearhead.attention.kernels._fused_gradients import FirstDerivatives
-from clearhead.attention.kernels._kept import shown_mask
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
     EVERYTHING_CAUSAL,
@@ -46,6 +43,7 @@ from clearhead.attention.kernels._lowering import (
 )
 from clearhead.attention.kernels._nonfinite import SMALL, all_finite, contain
 from clearhead.attention.problem import Problem
+from clearhead.masks.small import hide
 from clearhead.masks.tiles import WIDE_TILE, length
 from clearhead.sharding.dtensors import is_dtensor
 
@@ -170,33 +168,30 @@ def how(problem: Problem) -> str:
 def attend(problem: Problem) -> Tensor:
     """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype, with autocast disabled.
 
-    Non-finite inputs are contained, except off the CPU without a mask or with the causal flag alone. Second
-    derivatives raise UnsupportedError, code `kernel.second-derivative`.
+    Non-finite inputs are contained, except in ONNX, and off the CPU without a mask or with the causal flag
+    alone. Second derivatives raise UnsupportedError, code `kernel.second-derivative`.
     """
-    query, key, value = problem.query, problem.key, problem.value
+    query = problem.query
     if is_autocast(query):
         # The tensors have been brought to their precision; a float32 bias keeps its own.
         with torch.autocast(query.device.type, enabled=False):
             return attend(problem)
-    if _has_gradient(problem) and is_plain(query):
-        query, key, value = FirstDerivatives.apply(query, key, value)
-        problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     if not pieces[0].whole:
         problem, pieces = _sliced(problem, pieces)
-    if key.numel() > SMALL and _is_by_scores(problem, pieces):
-        visible, seen = shown_mask(problem) if pieces[0].masked else (None, None)
-        context = context_by_scores(query, problem.key, problem.value, problem.scale, visible)
+    if problem.key.numel() > SMALL and _is_by_scores(problem, pieces):
+        mask, nothing = problem.mask if pieces[0].masked else None, query.new_zeros(())
+        added = None if mask is None else hide(nothing, mask, problem.extent)
+        context = context_by_scores(query, problem.key, problem.value, problem.scale, added)
         if context is not None:
-            return context if seen is None else context.masked_fill(~seen, 0.0)
+            return context
     if can_read_now(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
         is_safe = all_finite(problem if pieces[0].whole else in_sight(problem, pieces))
     else:
-        is_safe = (
-            _is_bare(problem, pieces) or is_exporting_to_onnx()
-        )  # ONNX does not define what NaN does
+        # ONNX does not define what NaN does.
+        is_safe = _is_bare(problem, pieces) or is_exporting_to_onnx()
     if is_safe:
         return _run(problem, pieces)
     return contain(
@@ -265,11 +260,9 @@ def _is_documents(problem: Problem, pieces: list[Piece]) -> bool:
 
 def _has_gradient(problem: Problem) -> bool:
     """Return True if grad mode is on and query, key, value or sinks require grad; the bias does not count."""
-    if not torch.is_grad_enabled():
-        return False
-    sinks = problem.sinks is not None and problem.sinks.requires_grad
-    inputs = problem.query.requires_grad or problem.key.requires_grad or problem.value.requires_grad
-    return inputs or sinks
+    inputs = problem.query, problem.key, problem.value, problem.sinks
+    wanted = any(each is not None and each.requires_grad for each in inputs)
+    return wanted and torch.is_grad_enabled()
 
 
 def _is_by_scores(problem: Problem, pieces: list[Piece]) -> bool:

@@ -100,7 +100,7 @@ def plan_across(
 ) -> Plan:
     """Return the plan of `attend_across` for these arguments; nothing is sent.
 
-    Its errors, apart from RankError, are raised.
+    Its errors, apart from RankError and `watch.across`, are raised.
     """
     call = make_call(query, key, value, across, kernel, **options)
     refuse(call)

@@ -19,8 +19,8 @@ from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.photo import read_pictures, with_photos
-from clearhead.drawing.page.runs import Run, layers_of, of_its_texts
+from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
+from clearhead.drawing.page.runs import Run, layers_of
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -38,24 +38,23 @@ Answer = tuple[dict[str, Any] | None, bytes]
 UNKNOWN: Answer = None, b""
 
 
-def answer(
-    matrices: Sequence[AttentionMatrix | None], sample: int, request: Mapping[str, Any]
-) -> Answer:
+def answer(weights: AttentionMatrix | Summary, sample: int, request: Mapping[str, Any]) -> Answer:
     """Return the answer to a request of the page, and its numbers as bytes; (None, b"") if it cannot be answered.
 
     Args:
-        matrices: the matrix of each layer; None for a layer without query and key.
+        weights: those of the layer; a summary has no query and key.
         sample: which sample of the batch.
-        request: what (`tile`, `token` or `pair`), layer, head, and what each of them takes.
+        request: what (`tile`, `token` or `pair`), head, and what each of them takes.
 
     Example:
         >>> query = key = torch.randn(1, 2, 7, 4)
-        >>> request = {"what": "tile", "layer": 0, "head": 1, "rows": [0, 7], "columns": [2, 6], "cells": [4, 4]}
-        >>> answer([ch.AttentionMatrix(query, key)], 0, request)[0]
+        >>> request = {"what": "tile", "head": 1, "rows": [0, 7], "columns": [2, 6], "cells": [4, 4]}
+        >>> answer(ch.AttentionMatrix(query, key), 0, request)[0]
         {'rows': [0, 8, 4], 'columns': [2, 6, 4]}
     """
-    matrix = matrices[request["layer"]]
-    return UNKNOWN if matrix is None else ANSWERS[request["what"]](matrix, sample, request)
+    if isinstance(weights, Summary):
+        return UNKNOWN
+    return ANSWERS[request["what"]](weights, sample, request)
 
 
 def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
@@ -192,10 +191,10 @@ def view(
     written = Written.of(writes, words)
     pictured, sample = read_pictures(page), page.get("sample", 0)
     run = read_run(layers, pictured.tokens, pictured.source_tokens, sample)
-    run = of_its_texts(run) if pictured.photos else run
+    (run,), pictured = of_pictures([run], pictured)
     title, start = repr(thing).splitlines()[0], Start(page.get("start"), page.get("pin"))
     payload = with_photos(heads_payload([run], title, start=start, writes=written), pictured)
-    known = any(matrix is not None for matrix in run.matrices)
+    known = any(isinstance(layer.weights, AttentionMatrix) for layer in run.layers)
     return _widget_class("heads")(payload, run if known else None)
 
 
@@ -226,7 +225,9 @@ def _widget_class(kind: str) -> Any:
             if self._run is None or not isinstance(content, Mapping):
                 return
             if content.get("kind") == "ask":
-                found, numbers = answer(self._run.matrices, self._run.sample, content)
+                layer = self._run.layers[content["layer"]]
+                sample = (layer.picture or self._run).sample
+                found, numbers = answer(layer.weights, sample, content)
                 self.send({"kind": "answer", "id": content["id"], "found": found}, [numbers])
 
     return Page

@@ -45,14 +45,13 @@ from clearhead.drawing.page.head_arrays import (
 )
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import BYTE, WORD, Deflated, Payload, deflated, rounded
-from clearhead.drawing.page.photo import read_pictures, with_photos
+from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
 from clearhead.drawing.page.runs import (
     NAMES,
     Layer,
     Located,
     Run,
     names_of,
-    of_its_texts,
     read_run,
     rows_of_heads,
 )
@@ -165,7 +164,7 @@ def write_heads(
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
         ArgumentError: code `page.one-run`, for names and tokens of a second run that there is not.
-        ClearheadError: as `heads_payload`, `read_run`, `names_of` and `with_photo` do; code `page.sample-type`.
+        ClearheadError: as `heads_payload`, `read_run`, `names_of` and `with_photos` do; code `page.sample-type`.
 
     Example:
         >>> import tempfile
@@ -195,20 +194,18 @@ def write_heads(
         read_run(layers, text, pictured.source_tokens, sample, name=name)
         for name, text, layers in zip(called, texts, runs, strict=False)
     ]
-    if pictured.photos:
-        shown = [of_its_texts(run) for run in shown]
+    shown, pictured = of_pictures(shown, pictured)
     text, layers = shown[0].text, shown[0].layers
     if title is None:
         words = () if text is None or options.get("tokens") is None else text.tokens
-        patches = pictured.patches
+        patches = {photo.text[at] for photo in pictured.photos for at in photo.places}
         title = beginning([word for word in words if word not in patches]) or "Attention"
     if note is None:
-        size = 0 if not layers else layers[0][1].kv_len
-        unit = "token" if text is not None else "key"
-        note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
-    left_out = sum(map(len, runs)) - sum(len(run.layers) for run in shown)
-    if left_out:
-        note += f" · without {count(left_out, 'layer')} of other tokens"
+        size = max((each.weights.kv_len for each in layers if each.picture is None), default=0)
+        number = sum(each.picture is None or not each.call for each in layers)
+        note = f"{count(number, 'layer')} · {count(size, 'key' if text is None else 'token')}"
+    if pictured.left_out:
+        note += f" · without {count(pictured.left_out, 'layer')} of other tokens"
     if unseen:
         note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
     start, why = Start(options.get("start"), options.get("pin")), options.get("why", False)
@@ -244,7 +241,7 @@ class _Packing:
         Raises:
             ClearheadError: as `heads_payload` does.
         """
-        weights = layer.weights
+        run, weights = layer.picture or run, layer.weights
         if not isinstance(weights, AttentionMatrix | Summary):
             raise ArgumentTypeError(
                 "page.type",

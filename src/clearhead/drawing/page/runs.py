@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clearhead._text import shown
-from clearhead.drawing.page.texts import PageText, TextOffset, offsets, read_text
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.drawing.page.texts import PageText, TextOffset, read_text
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
@@ -26,13 +25,15 @@ class Layer(NamedTuple):
         name: its path, and the number of the call.
         weights: its matrix or its summary, of any leading dimensions.
         number: its number in the model; None is its place in the run.
-        call: which of several calls of the layer; None for all of them.
+        call: which of several calls, or pictures of a vision tower; None for all of them.
+        picture: of a layer of a vision tower, the run of one picture: its patches and its row of the batch; else None.
     """
 
     name: str
     weights: AttentionMatrix | Summary
     number: int | None = None
     call: int | None = None
+    picture: "Run | None" = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +52,6 @@ class Run:
     text: PageText | None = None
     source: PageText | None = None
     sample: int = 0
-
-    @property
-    def matrices(self) -> list[AttentionMatrix | None]:
-        """The matrix of each layer; None for a layer with a summary only."""
-        every = [layer.weights for layer in self.layers]
-        return [each if isinstance(each, AttentionMatrix) else None for each in every]
 
 
 def layers_of(seen: Seen[Any], layers: Sequence[str | int] | None = None) -> list[Layer]:
@@ -96,21 +91,6 @@ def read_run(
     )
     every = [each if isinstance(each, Layer) else Layer(*each) for each in layers]
     return Run(name, every, text, source, sample)
-
-
-def of_its_texts(run: Run) -> Run:
-    """Return a run without the layers of other tokens than its texts, such as those of a vision tower.
-
-    All of them are left if none is of its texts.
-    """
-    lengths = [None if text is None else len(text.tokens) for text in (run.text, run.source)]
-    kept = []
-    for layer in run.layers:
-        weights = layer.weights
-        with suppress(ShapeError):
-            offsets(layer.name, weights.query_len, weights.kv_len, *lengths, cross=weights.cross)
-            kept.append(layer)
-    return replace(run, layers=kept or run.layers)
 
 
 def names_of(count: int, names: Any) -> tuple[str, ...]:

@@ -76,7 +76,8 @@ def offsets(
     """Return which text the queries and keys of a layer belong to, 0 or 1 for the source, and their first token.
 
     A layer between two texts has the source's length of keys, and `cross` tells where both texts are of
-    one length. Both are None without any text, and that of queries if only the source is known.
+    one length. Both are None without any text; where only the source is known, that of queries of
+    another text is None.
 
     Args:
         layer: the path of the layer.
