@@ -18,7 +18,6 @@ from tests.reading.test_logit_shares import (
     SIZES,
     Apart,
     Behind,
-    Between,
     Ours,
     gemma2,
     logits,
@@ -130,11 +129,6 @@ class Summed(Ours):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            Between,
-            "[logits.stream] what 'blocks.1.attention' adds to a logit is not known: its block 'blocks.1' reads "
-            "something else than 'blocks.0' gives.",
-        ),
         (
             Behind,
             "[logits.stream] what the model adds to a logit is not known: the last norm reads something else than "

@@ -56,28 +56,21 @@ LLAMA = "self_attn.o_proj", "model.norm", "lm_head"
 # The model, the end of the paths of its output projections, of its last norm and its unembedding.
 MODELS: dict[str, tuple[Callable[[], nn.Module], str, str, str]] = {
     "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES)), *LLAMA),
-    "llama, tied": (
-        lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, tie_word_embeddings=True)),
-        *LLAMA,
-    ),
+    "llama, tied": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, tie_word_embeddings=True)), *LLAMA),
     "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**SIZES)), *LLAMA),
     "gemma": (lambda: tf.GemmaForCausalLM(tf.GemmaConfig(**SIZES)), *LLAMA),
     "gemma3": (lambda: tf.Gemma3ForCausalLM(tf.Gemma3TextConfig(**SIZES)), *LLAMA),
     "olmo2": (lambda: tf.Olmo2ForCausalLM(tf.Olmo2Config(**SIZES)), *LLAMA),
     "gpt2": (
         lambda: tf.GPT2LMHeadModel(tf.GPT2Config(**GPT2, bos_token_id=0, eos_token_id=1)),
-        "attn.c_proj",
-        "transformer.ln_f",
-        "lm_head",
+        "attn.c_proj", "transformer.ln_f", "lm_head",
     ),
     "neox": (
         lambda: tf.GPTNeoXForCausalLM(tf.GPTNeoXConfig(**SIZES)),
-        "attention.dense",
-        "gpt_neox.final_layer_norm",
-        "lm_head",
+        "attention.dense", "gpt_neox.final_layer_norm", "lm_head",
     ),
     "ours": (Ours, "attention.output_projection", "norm", "head"),
-}
+}  # fmt: skip
 NORM_AFTER = {"gemma3": "post_attention_layernorm", "olmo2": "post_attention_layernorm"}
 """The end of the path of a norm of the attention's output."""
 EXACT = "gpt2", "neox", "ours"
@@ -259,10 +252,8 @@ def test_of_a_model_that_reads_pictures_it_is_the_language_part(reader: Reader) 
     found = ch.reading.lens(model, given, query=None, top=2)
     assert list(dict.fromkeys(found["layer"])) == layers
     assert found.logits[-1].equal(output.logits)
-    (norm,) = [
-        each for name, each in model.named_modules()
-        if name.endswith(("language_model.norm", "text_model.norm"))
-    ]  # fmt: skip
+    part = layers[0].partition(".layers.")[0]
+    norm = model.get_submodule(f"{part}.norm")
     first: Any = model.get_output_embeddings()(norm(output.hidden_states[1]))
     torch.testing.assert_close(found.logits[0], first, rtol=1e-10, atol=1e-10)
     row = ch.reading.writes(model, given, top=1)[0]

@@ -13,16 +13,15 @@ from clearhead.attention.problem import Problem, check_fit, make_problem, under_
 from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
-from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.no_tensor import NoTensor
 from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import (
-    Rectangle,
     check_fits,
     from_every_key,
     from_logsumexp,
     is_narrow,
     is_one_portion,
+    rectangle,
 )
 from clearhead.matrix.real_queries import real_queries
 
@@ -290,12 +289,7 @@ class BaseMatrix(NoTensor):
         queries may be computed and stored.
         """
         problem = self.problem
-        part = Rectangle(
-            as_indices(batch, problem.batch, self.device),
-            as_indices(heads, problem.num_heads, self.device),
-            as_indices(queries, problem.query_len, self.device),
-            as_indices(keys, problem.kv_len, self.device),
-        )
+        part = rectangle(problem, batch, heads, queries, keys)
         check_fits(part, self.dtype)
         with within_memory("Index the rows, keys or heads that you need."):
             if is_narrow(problem, part, known=self._logsumexp is not None):
@@ -315,13 +309,11 @@ class BaseMatrix(NoTensor):
             return None
         problem = self.problem
         rows, places = queries.unique(return_inverse=True)
-        sizes = problem.batch, problem.num_heads
-        sample, head = (torch.arange(size, device=self.device) for size in sizes)
-        part = Rectangle(sample, head, rows, torch.arange(problem.kv_len, device=self.device))
+        part = rectangle(problem, slice(None), slice(None), rows)
         if not is_one_portion(problem, part):
             return None
-        found = from_every_key(problem, part)
-        return found[sample[:, None, None], head[:, None], places[:, None], keys[:, None]]
+        sample, head = part.samples[:, None, None], part.heads[:, None]
+        return from_every_key(problem, part)[sample, head, places[:, None], keys[:, None]]
 
     def _with_value(self, value: Tensor, fewer: str, *, posed: bool = False) -> Problem:
         """Return the problem with another value; raise a ClearheadError if the value does not fit.

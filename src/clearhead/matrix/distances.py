@@ -1,4 +1,6 @@
-"""The reduction that depends on how far a key is from its query."""
+"""Distances: of the keys from their queries, and of the weights of two matrices from each other."""
+
+import math
 
 import torch
 from torch import Tensor
@@ -59,3 +61,29 @@ class Distance(PerQuery):
             total = (rows @ -away.sign()).unflatten(0, weights.shape[:2])
             distance += (rows @ away.abs()).unflatten(0, weights.shape[:2]) + total * position
         return distance
+
+
+def _kullback_leibler(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / other) over the keys, from the logarithms of both weights.
+
+    +∞, without a gradient, if a visible key is hidden in the other.
+    """
+    hidden, absent = logs == -torch.inf, others == -torch.inf
+    ratios = (logs - others).masked_fill(hidden | absent, 0.0)
+    divergence = (logs.exp() * ratios).sum(dim=-1)
+    return divergence.masked_fill((absent & ~hidden).any(dim=-1), torch.inf)
+
+
+def _from_mean(logs: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / mean of weight and other) over the keys, from the logarithms of both weights."""
+    ratios = (others - logs).masked_fill(logs == -torch.inf, 0.0)
+    shares = math.log(2) - torch.logaddexp(ratios.new_zeros(()), ratios)
+    return (logs.exp() * shares).sum(dim=-1)
+
+
+def _jensen_shannon(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
+    """Return the mean divergence of both from their mean, over the keys."""
+    return (_from_mean(logs, others) + _from_mean(others, logs)) / 2
+
+
+DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}

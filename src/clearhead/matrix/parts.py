@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import TooLargeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
-from clearhead.matrix.indexing import runs, take
+from clearhead.matrix.indexing import as_indices, runs, take
 
 PORTION = 1 << 21
 """Chunk size in weights."""
@@ -36,6 +37,13 @@ class Rectangle(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """The number of samples, heads, rows and columns."""
         return tuple(map(len, self))
+
+
+def rectangle(problem: Problem, *given: Tensor | slice) -> Rectangle:
+    """Return a part of the weights: slices or int64 indices of samples, heads, queries and keys; without one, all."""
+    sizes = problem.batch, problem.num_heads, problem.query_len, problem.kv_len
+    axes: Any = zip_longest(given, sizes, fillvalue=slice(None))
+    return Rectangle(*(as_indices(each, size, problem.device) for each, size in axes))
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
@@ -66,12 +74,10 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     try:
         with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+            return int(found[0]) * 1024
+    except (OSError, IndexError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
@@ -104,7 +110,7 @@ def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
     wide = len(part.columns) if problem.bias is None else problem.kv_len
     found = []
     for some in part.rows.split(_portion(problem, part, wide)):
-        scores = masked_scores(problem, part.samples, part.heads, some, part.columns)
+        scores = masked_scores(problem, part._replace(rows=some))
         found.append(weights_from(problem, scores, total[:, :, some], part.heads))
     return torch.cat(found, dim=2) if len(found) > 1 else found[0]
 
@@ -115,9 +121,40 @@ def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
     sinks = None if problem.sinks is None else problem.sinks[part.heads]
     found = []
     for some in part.rows.split(_portion(problem, part, problem.kv_len)):
-        scores = masked_scores(problem, part.samples, part.heads, some, every)
+        scores = masked_scores(problem, part._replace(rows=some, columns=every))
         found.append(take(stages.weights(scores, sinks), 3, part.columns))
     return torch.cat(found, dim=2) if len(found) > 1 else found[0]
+
+
+class _OfChunks(torch.autograd.Function):
+    """The results of a function of chunks of queries, each computed again in the backward pass.
+
+    All chunks are one node of the graph. The nodes of a checkpoint of each chunk would stay in memory between its large
+    tensors, and the next chunk would not fit into the gaps that these leave: gigabytes at 16 384 tokens.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, of_chunk: Any, chunks: Sequence[Tensor], *tensors: Any) -> Any:
+        """Return a result for each chunk: of_chunk(chunk, *tensors)."""
+        ctx.of_chunk, ctx.chunks = of_chunk, chunks
+        ctx.save_for_backward(*tensors)
+        return tuple(of_chunk(some, *tensors) for some in chunks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Return the gradients of the tensors, None for those that have none."""
+        again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            # Views, so that a tensor that another one is made of gets no more than its own gradient.
+            views = [each if each is None else each.view_as(each) for each in ctx.saved_tensors]
+            trained: Any = [view for view, need in zip(views, needed, strict=True) if need]
+            sums = [torch.zeros_like(each) for each in trained]
+            for some, grad in zip(ctx.chunks, grads, strict=True):
+                made = ctx.of_chunk(some, *views)
+                found = torch.autograd.grad(made, trained, grad, create_graph=again)
+                sums = [total.add_(each) for total, each in zip(sums, found, strict=True)]
+        rest = iter(sums)
+        return None, None, *(next(rest) if need else None for need in needed)
 
 
 def by_queries(problems: Sequence[Problem], function: Callable[..., Tensor]) -> list[Tensor]:
@@ -131,77 +168,64 @@ def by_queries(problems: Sequence[Problem], function: Callable[..., Tensor]) -> 
         function: called with the int64 indices of some queries, and for each problem with the logarithms of their
             weights, (batch, num_heads, queries, kv_len), −∞ for hidden pairs.
     """
-    first = problems[0]
-    sizes = first.batch, first.num_heads, first.query_len, first.kv_len
-    part = Rectangle(*(torch.arange(size, device=first.device) for size in sizes))
-    saved = [each for problem in problems for each in (problem.query, problem.key)]
+    part = rectangle(problems[0])
+    tensors = [each for problem in problems for each in (problem.query, problem.key, problem.sinks)]
 
-    def of_chunk(some: Tensor, *_: Tensor) -> Tensor:
-        """Return the result for some queries; the versions of the other arguments are checked in the backward pass."""
-        logs = [
-            stages.weights(masked_scores(each, *part._replace(rows=some)), each.sinks, log=True)
-            for each in problems
-        ]
-        return function(some, *logs)
+    def of_chunk(some: Tensor, *tensors: Any) -> Tensor:
+        """Return the result for some queries, of problems with these tensors."""
+        logs = []
+        for at, problem in enumerate(problems):
+            query, key, sinks = tensors[3 * at : 3 * at + 3]
+            scores = masked_scores(problem.replace(query=query, key=key), part._replace(rows=some))
+            logs.append(stages.weights(scores, sinks, log=True))
+        with torch.autocast(some.device.type, enabled=False):  # as in the backward pass
+            return function(some, *logs)
 
-    size = min(_portion(each, part, each.kv_len) for each in problems)
-    again: Any = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    return [again(of_chunk, some, *saved) for some in part.rows.split(size)]
+    chunks = part.rows.split(min(_portion(each, part, each.kv_len) for each in problems))
+    if any(each.bias is not None and each.bias.requires_grad for each in problems):
+        again: Any = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        return [again(of_chunk, some, *tensors) for some in chunks]
+    return list(_OfChunks.apply(of_chunk, chunks, *tensors))
 
 
 def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
     """Return the number of queries in a chunk of PORTION weights with `keys` keys, at least 1."""
     # Masks and biases are computed for all of their samples and heads.
-    wide = max(len(part.samples) * len(part.heads), 1)
-    if problem.mask is not None:
-        wide = max(wide, math.prod(problem.mask.leading))
-    if problem.bias is not None:
-        wide = max(wide, problem.num_heads)
+    of_mask = 1 if problem.mask is None else math.prod(problem.mask.leading)
+    of_bias = 1 if problem.bias is None else problem.num_heads
+    wide = max(len(part.samples) * len(part.heads), of_mask, of_bias, 1)
     return max(1, PORTION // (wide * max(1, keys)))
 
 
-def masked_scores(
-    problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
-) -> Tensor:
-    """Return the masked scores of a rectangle, (samples, heads, rows, columns), upcast.
-
-    The arguments are int64 indices.
-    """
+def masked_scores(problem: Problem, part: Rectangle) -> Tensor:
+    """Return the masked scores of a rectangle, (samples, heads, rows, columns), upcast."""
+    samples, heads, rows, columns = part
     group = problem.num_heads // problem.num_kv_heads
     query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
     key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
-    visible = None
-    if problem.mask is not None:
-        visible = problem.mask.visible(
-            rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.extent
-        )
-        if visible.shape[0] > 1:
-            visible = take(visible, 0, samples)
-        if visible.shape[1] > 1:
-            visible = take(visible, 1, heads)
+    at = rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.extent
+    visible = None if problem.mask is None else _chosen(problem.mask.visible(*at), part)
     scores = stages.scores(query, key, problem.factor)
     capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
-    bias = _bias(problem, samples, heads, rows, columns)
-    return stages.masked_scores(capped, bias, visible)
+    return stages.masked_scores(capped, _bias(problem, part), visible)
 
 
-def _bias(
-    problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
-) -> Tensor | None:
-    """Return the bias of a rectangle of int64 indices, (samples or 1, heads or 1, rows, columns).
+def _chosen(tensor: Tensor, part: Rectangle) -> Tensor:
+    """Return the samples and heads of a part of a tensor (batch or 1, num_heads or 1, …); an axis of 1 stays."""
+    for axis, indices in enumerate((part.samples, part.heads)):
+        tensor = take(tensor, axis, indices) if tensor.shape[axis] > 1 else tensor
+    return tensor
 
-    None without a bias.
-    """
+
+def _bias(problem: Problem, part: Rectangle) -> Tensor | None:
+    """Return the bias of a rectangle, (samples or 1, heads or 1, rows, columns); None without a bias."""
     if problem.bias is None:
         return None
+    rows, columns = part.rows, part.columns
     first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
     blocks = []
     for run in runs(rows) or [slice(0, 0)]:
-        block = problem.bias.block(run, slice(first, stop), problem.extent)
-        if block.shape[0] > 1:
-            block = take(block, 0, samples)
-        if block.shape[1] > 1:
-            block = take(block, 1, heads)
+        block = _chosen(problem.bias.block(run, slice(first, stop), problem.extent), part)
         block = block.expand(-1, -1, run.stop - run.start, stop - first)
         blocks.append(take(block, 3, columns - first))
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
@@ -239,12 +263,8 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
         total: the logsumexp without sinks, (batch, num_heads, query_len).
     """
     portion = max(1, PORTION // max(1, problem.query[:, :, :1].numel()))
-    found = [
-        _pairs(problem, some, others, total)
-        for some, others in zip(
-            queries.split(portion, dim=1), keys.split(portion, dim=1), strict=True
-        )
-    ]
+    chunks = zip(queries.split(portion, dim=1), keys.split(portion, dim=1), strict=True)
+    found = [_pairs(problem, *chunk, total) for chunk in chunks]
     return torch.cat(found, dim=2) if len(found) > 1 else found[0]
 
 
@@ -265,12 +285,9 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
             )
             raw = raw.masked_fill(queries_out | keys_out, torch.nan)
     raw = raw.flatten(1, 2)
-    at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
-    bias = visible = None
-    if problem.bias is not None:
-        bias = problem.bias.at(at_query, at_key, problem.extent)
-    if problem.mask is not None:
-        visible = problem.mask.visible(at_query, at_key, problem.extent)
+    at = queries[:, None, None, :], keys[:, None, None, :], problem.extent
+    bias = None if problem.bias is None else problem.bias.at(*at)
+    visible = None if problem.mask is None else problem.mask.visible(*at)
     capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
     masked = stages.masked_scores(capped[:, :, None], bias, visible)
     total = torch.take_along_dim(total, queries[:, None], dim=2)
@@ -363,29 +380,3 @@ def unbroadcast(tensor: Tensor) -> Tensor:
 def entropy_of(_: Tensor, logs: Tensor) -> Tensor:
     """Return −Σ weight · ln weight over the keys, from the logarithms of the weights."""
     return -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1)
-
-
-def _kullback_leibler(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln(weight / other) over the keys, from the logarithms of both weights.
-
-    +∞, without a gradient, if a visible key is hidden in the other.
-    """
-    hidden, absent = logs == -torch.inf, others == -torch.inf
-    ratios = (logs - others).masked_fill(hidden | absent, 0.0)
-    divergence = (logs.exp() * ratios).sum(dim=-1)
-    return divergence.masked_fill((absent & ~hidden).any(dim=-1), torch.inf)
-
-
-def _from_mean(logs: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln(weight / mean of weight and other) over the keys, from the logarithms of both weights."""
-    ratios = (others - logs).masked_fill(logs == -torch.inf, 0.0)
-    shares = math.log(2) - torch.logaddexp(ratios.new_zeros(()), ratios)
-    return (logs.exp() * shares).sum(dim=-1)
-
-
-def _jensen_shannon(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
-    """Return the mean divergence of both from their mean, over the keys."""
-    return (_from_mean(logs, others) + _from_mean(others, logs)) / 2
-
-
-DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}

@@ -11,10 +11,10 @@ from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.base import BaseMatrix
-from clearhead.matrix.distances import Distance
+from clearhead.matrix.distances import DIVERGENCES, Distance
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.indexing import check_bins, read_k, read_segments
-from clearhead.matrix.parts import DIVERGENCES, by_queries, entropy_of
+from clearhead.matrix.parts import by_queries, entropy_of
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -362,8 +362,8 @@ class WeightStatistics(BaseMatrix):
 
     def _has_gradients(self) -> bool:
         """Return True if numbers of this matrix have gradients: not over ranks, and not without keys."""
-        has_numbers = self.posed.sharding is None and self.kv_len > 0
-        return torch.is_grad_enabled() and self._trained() and has_numbers
+        is_whole = self.posed.sharding is None and self.kv_len > 0
+        return is_whole and torch.is_grad_enabled() and self._trained()
 
     def _by_queries(self, function: Callable[..., Tensor], *others: BaseMatrix) -> Tensor:
         """Return the results of a function, as `by_queries` takes it, for all queries, in the user's dimensions."""

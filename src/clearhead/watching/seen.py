@@ -125,8 +125,7 @@ class Seen(Answering, WholeRecord[Kept]):
         Args:
             query: the token that looks, as it reads (the first of several) or by its place, −1 for the last; a bool
                 tensor, (len,) or (batch, len), for any that is True, and None for any: each head's strongest link.
-            key: the token that is attended to, in the same form. The weights of keys that are True, such as
-                the patches of an image, are summed, and the first stands for them.
+            key: the same of the token that is attended to. Weights of keys that are True are summed, for the first.
             tokens: the tokens; None takes those of the run.
             source_tokens: in cross-attention the tokens of the keys, in the same form.
             layers: only these, by path or number; None for all.
@@ -136,8 +135,7 @@ class Seen(Answering, WholeRecord[Kept]):
             ArgumentError: codes `watch.find`, where neither is given, no tokens are known to find a word in, or
                 summaries or totals were kept, and `watch.results`, for contexts or results of a function.
             ArgumentTypeError: codes `watch.find-type` and `layers.list`.
-            SelectionError: codes `watch.token`, `watch.layer` and `matrix.range`.
-            ShapeError: code `segments.shape`, for a bool tensor of another number of keys.
+            ClearheadError: codes `watch.token`, `watch.layer`, `matrix.range` and `segments.shape`.
 
         Example:
             >>> import torch, clearhead as ch
