@@ -10,6 +10,27 @@ from torch import Tensor, nn
 import clearhead as ch
 from tests.ladder import tutorials
 
+# As the notebook of tutorial 000 has it.
+SELF_ATTENTION_V1 = """
+import torch
+import torch.nn as nn
+
+class SelfAttention_v1(nn.Module):
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.W_query = nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)
+        self.W_key = nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)
+        self.W_value = nn.Parameter(torch.randn(d_in, d_out), requires_grad=True)
+    def forward(self, x):
+        queries = x @ self.W_query
+        keys = x @ self.W_key
+        values = x @ self.W_value
+        attn_scores = queries @ keys.T
+        attn_weights = torch.softmax(attn_scores / d_k**0.5, dim=-1)
+        context_vecs = attn_weights @ values
+        return context_vecs
+"""
+
 
 class Matrices(tutorials.SelfAttention):
     """Of tutorial 002: the class of 003 with one width for all three matrices."""
@@ -108,7 +129,7 @@ def test_a_mask_that_shows_the_future_alone(made: Any, declared: dict[str, Any])
 
 @pytest.mark.parametrize("projections", ["matrices", "linear layers"])
 def test_a_width_from_the_notebook(projections: str) -> None:
-    source = tutorials.SELF_ATTENTION_V1
+    source = SELF_ATTENTION_V1
     if projections == "linear layers":  # the second class of tutorial 000
         for name in ("query", "key", "value"):
             source = source.replace(f"x @ self.W_{name}", f"self.W_{name}(x)")

@@ -252,7 +252,7 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (payload,) = written
     assert (payload.title, payload.data["start"]) == ("photo.png", {"layer": 0, "head": 2})
     (drawn,) = payload.data["photos"]
-    assert (drawn["kind"], drawn["grid"], drawn["places"]) == ("image/png", (3, 5), [*range(1, 16)])
+    assert (drawn["grid"], drawn["places"]) == ((3, 5), (*range(1, 16),))
     assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
 
 

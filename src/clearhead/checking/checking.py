@@ -126,7 +126,7 @@ def check(
         report = _not_begun(subject)
         if report is None:
             try:
-                if how in PARTS:
+                if isinstance(how, str) and how in PARTS:
                     # Of the scores nothing is declared but the scale, and of the mask that there is none.
                     scale = promised.scale or 1.0
                     whole = completed(subject, how, scale)
