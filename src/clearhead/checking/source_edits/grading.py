@@ -24,8 +24,9 @@ from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
-from clearhead.checking.source_edits.reference import mixes_rows
+from clearhead.checking.source_edits.reference import code_of_part
 from clearhead.checking.source_edits.solution import in_words_of, solution_of
+from clearhead.checking.subject.completing import PARTS
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
 from clearhead.checking.subject.refusals import named_tensors, traced
 from clearhead.errors import ModelError
@@ -38,8 +39,6 @@ MOST, FEWER, SECONDS, MORE = 900, 250, 8.0, 80
 ENOUGH = 6
 # Lines that the program prints while it is graded, each shown once.
 SHOWN = 3
-# A part whose numbers have no other name, by its `takes`.
-UNNAMED = {"query,key": "sum.wrong", "scores": "softmax.missing", "weights,value": "law.value"}
 # What every lesson explains by itself.
 GENERAL = ("differs", "law", "shape", "check")
 
@@ -156,8 +155,8 @@ def _wrong(
     if row.takes and (not code or mistake.error is not None):
         named, place = _named(thing, promised, row, core)
         code = named or code
-    if not code and row.takes in UNNAMED:
-        code = "law.pairs" if attempt(mixes_rows, thing, row)[0] else UNNAMED[row.takes]
+    if not code and row.takes in PARTS:
+        code, _ = attempt(code_of_part, thing, row)
     code = code or "differs"
     lines = _lines(program, mistake) if place is None or mistake.error is not None else [place[1]]
     if program is not None and mistake.error is None and (not lines or code in NOTED):
@@ -212,7 +211,7 @@ def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
 def _named(
     thing: Any, promised: Mapping[str, Any], row: LessonRow, core: Core
 ) -> tuple[str | None, tuple[str, int] | None]:
-    """Return the code that the core finds if a lesson up to this one covers it (None otherwise), and its place.
+    """Return the code that the core finds and its place if a lesson up to this one covers it; else (None, None).
 
     If it finds nothing, ("rope.layout", None) for a function in a lesson about rotation, else (None, None). (None,
     None) if the code cannot be checked.
@@ -222,10 +221,10 @@ def _named(
     except ModelError:
         return None, None
     for each in found:
-        if row.takes in UNNAMED and each.code not in row.codes:
+        if row.takes in PARTS and each.code not in row.codes:
             break  # what the other parts do in the whole is no mistake of this one
         spoken = any(one.number <= row.number for one in lessons_of(each.code))
-        return each.code if spoken else None, each.place
+        return (each.code, each.place) if spoken else (None, None)
     # What rotates, and is lawful: its pairs are not those of one layout.
     return "rope.layout" if row.names[0] == "rotate" and inspect.isroutine(thing) else None, None
 

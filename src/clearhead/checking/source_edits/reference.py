@@ -58,11 +58,12 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
     inputs = [_inputs(row, at) for at in range(len(row.calls))]
     if row.takes in PARTS:
         # With one query and one key most mistakes do not show.
-        made = [
-            attempt(lambda each=each: _alike(thing(*copied(each)), solution(*copied(each))))
-            for each in inputs[:3]
+        expected = [solution(*copied(each)) for each in inputs[:3]]
+        made = [attempt(thing, *copied(each)) for each in inputs[:3]]
+        right = [
+            isinstance(found, Tensor) and _alike(found, each)
+            for (found, _), each in zip(made, expected, strict=True)
         ]
-        right = [each is True for each, _ in made]
         if any(right) and not all(right):
             bad = right.index(False)
             sizes = " and ".join(str(list(each.shape)) for each in inputs[bad])
@@ -74,18 +75,46 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
     yield from compared(iter([called(lambda *_: again[0], inputs[-1], again[1])]))
 
 
-def mixes_rows(part: Callable[..., Tensor], row: LessonRow) -> bool:
-    """Return True if a row of the result of a part is missing, or changes with another row of its first input.
+def code_of_part(part: Callable[..., Tensor], row: LessonRow) -> str:
+    """Return the code of a part with a mistake that has no other name, by what its results depend on.
 
-    The global generator is seeded. Errors of the code are raised.
+    "law.pairs" where a result depends on another row instead of its own, "sum.wrong" where a score depends on another
+    one too, or not on a row or a column of its own; "softmax.missing" where shares do not add up to 1; else
+    "law.value" of a context, and "law.scores". Errors of the part are raised.
     """
-    x, *others = _inputs(row, 0)
-    still = part(*copied((x, *others)))
-    for at in range(len(x)):
-        moved = part(*copied((x.index_fill(0, torch.tensor(at), 0.5), *others))) != still
-        if len(still) != len(x) or moved.flatten(1).any(1).nonzero().flatten().tolist() != [at]:
-            return True
-    return False
+    given = _inputs(row, 0)
+    still = part(*copied(given))
+
+    def moved(side: int, axis: int) -> Tensor:
+        """Return which results change with each row (axis −2) or column (−1) of an input: (its number, *results)."""
+        return torch.stack([
+            ~torch.isclose(part(*copied(_with_half(given, side, axis, at))), still, atol=SUMS)
+            for at in range(given[side].shape[axis])
+        ])  # fmt: skip
+
+    rows = moved(0, -2)
+    if rows.shape[1] != rows.shape[0]:
+        return "law.pairs"
+    own = rows.diagonal(dim1=0, dim2=1).movedim(-1, 0)
+    other = rows.sum(0) > own.int()
+    if row.takes == "query,key":
+        columns = moved(1, -2)
+        own_column = columns.diagonal(dim1=0, dim2=2)
+        other |= columns.sum(0) > own_column.int()
+        own &= own_column
+        if not (other & ~own).any() and not (own & ~other).all() & moved(0, -1).any((1, 2)).all():
+            return "sum.wrong"
+    if other.any():
+        return "law.pairs"
+    if row.takes == "scores" and not _alike(still.sum(-1), torch.ones(len(still))):
+        return "softmax.missing"
+    return "law.value" if row.takes == "weights,value" else "law.scores"
+
+
+def _with_half(given: tuple[Any, ...], side: int, axis: int, at: int) -> tuple[Any, ...]:
+    """Return inputs with 0.5 in a row or a column of one of them."""
+    put = given[side].index_fill(axis, torch.tensor(at), 0.5)
+    return (*given[:side], put, *given[side + 1 :])
 
 
 @cache
