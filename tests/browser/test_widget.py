@@ -154,7 +154,7 @@ def test_tiles_come_from_the_kernel(widget: Callable[..., Page]) -> None:
     page = widget(payload, answers_of(matrix, asked))
     wished = request([1000, 1011], [993, 1010], [11, 17])
     found = page.evaluate(ASK, wished)
-    assert asked[-1].items() >= wished.items()
+    assert any(each.items() >= wished.items() for each in asked)  # the page asks for more by itself
     assert (found["rows"], found["columns"], found["cells"]) == (
         [1000, 1011],
         [993, 1010],
