@@ -29,8 +29,8 @@ SHAPED_TESTS := tests/test_stages.py tests/ladder \
 		test_parts.py::test_the_trace_and_the_weights_are_those_of_the_layer \
 		test_drop_in.py::test_it_shares_all_with_a_module_of_pytorch) \
 	$(addprefix tests/layers/caches/,test_bundle.py::test_each_layer_has_its_own \
-		$(addprefix test_cache.py::test_,a_padded_row_is_what_it_is_alone beams_part_ways the_dtype_is_kept \
-			each_row_takes_its_share_of_a_draft))
+		$(addprefix test_cache.py::test_,any_history the_dtype_is_kept \
+			rotated_keys_of_a_padded_row_are_those_of_the_row_alone))
 # `make test-samples` runs them.
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))
 EMPTY :=
