@@ -60,7 +60,7 @@ class Lines(Operations):
         if place is not None:
             self.found.setdefault(self.count, place)
         found = func(*args, **kwargs)
-        given, made = (_tensors(each) for each in ((args, kwargs), found))
+        given, made = (tensors_in_tree(each) for each in ((args, kwargs), found))
         sides = [each for each in given if storage_of(each) in self._dependent]
         if self.halved is None and any(each.dtype in HALVES for each in made):
             self.halved = self.count, bool(sides)
@@ -74,7 +74,7 @@ class Lines(Operations):
         return found
 
 
-def _tensors(found: Any) -> list[Tensor]:
+def tensors_in_tree(found: Any) -> list[Tensor]:
     """Return the tensors in a tree that have strides; sparse ones and other leaves are left out."""
     leaves = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
     return [each for each in leaves if each.layout is torch.strided]

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from clearhead.recording.lines import tensors_in_tree
 from clearhead.recording.operations import RANDOM, Operations
 from clearhead.recording.recorder import storage_of
 from clearhead.recording.thresholds import SUMS
@@ -56,7 +56,7 @@ class Departures(Operations):
         """Run an operation and return its result; note its line, or its numbers outside of the file."""
         found = func(*args, **kwargs)
         line, is_making = self._calling(sys._getframe(2))
-        given, made = (_tensors(each) for each in ((args, kwargs), found))
+        given, made = (tensors_in_tree(each) for each in ((args, kwargs), found))
         self._kept += made
         if line is None:
             self._outside += [each.detach().clone() for each in made if each.is_floating_point()]
@@ -64,7 +64,7 @@ class Departures(Operations):
             return found
         if name in RANDOM and not is_making:
             self.drawn.append(line)
-        # Only what is computed from an input, of which the gradient is asked.
+        # A leaf is a parameter, whose gradient is not lost where it is read.
         with_gradient = any(each.requires_grad and not each.is_leaf for each in given)
         if with_gradient and (name in CUTS or not torch.is_grad_enabled()):
             self.cut.append(line)
@@ -81,8 +81,8 @@ class Departures(Operations):
         if is_unknown:
             self.changed.append(min(wrong, default=line))
         elif not name.startswith(FILLED) and not all(map(self._has_rows, made)):
-            is_hidden = any(map(_is_hiding, made))
-            self.changed.append(max([at for at, _ in fixed if is_hidden], default=line))
+            masks = [at for at, _ in fixed] if any(map(_is_hiding, made)) else []
+            self.changed.append(max(masks, default=line))
         return found
 
     def lines(self, code: str) -> list[int]:
@@ -92,7 +92,9 @@ class Departures(Operations):
         """
         if code in NOTED:
             return getattr(self, NOTED[code])[:1]
-        return self.changed[:1] or [self.last][: self.last]
+        if self.changed:
+            return self.changed[:1]
+        return [self.last] if self.last else []
 
     def _calling(self, frame: Any) -> tuple[int | None, bool]:
         """Return the innermost line of the file that runs, None if none does, and whether an `__init__` of it does."""
@@ -108,12 +110,11 @@ class Departures(Operations):
         """Add what was computed outside since the last time to the known numbers and rows."""
         if not self._outside:
             return
-        powers = [
-            one for each in self._outside if each.ndim > 1 and each.numel() for one in _powers(each)
-        ]
+        tables = [each for each in self._outside if each.ndim > 1 and each.numel()]
+        powers = [one for each in tables for one in _powers(each)]
         parts = [self._known, torch.tensor([0.0, 1.0]), *self._outside, *powers]
         self._known = torch.cat([_numbers(each) for each in parts]).unique()
-        rows = [one for each in self._outside if each.ndim > 1 for one in _signatures(each)]
+        rows = [one for each in tables for one in _signatures(each)]
         self._rows = torch.cat([self._rows, *rows]).unique()
         self._outside = []
 
@@ -122,11 +123,6 @@ class Departures(Operations):
         if not made.is_floating_point() or made.ndim < 2 or not made.numel():
             return True
         return any(_occur(each, self._rows) for each in _signatures(made))
-
-
-def _tensors(found: Any) -> list[Tensor]:
-    """Return the tensors in a tree."""
-    return [each for each in tree_leaves(found) if isinstance(each, Tensor)]
 
 
 def _powers(scores: Tensor) -> list[Tensor]:

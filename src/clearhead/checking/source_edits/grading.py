@@ -22,7 +22,7 @@ from clearhead.checking.source_edits.definition import Mistake, UnknownOutcomeEr
 from clearhead.checking.source_edits.departing import NOTED, Departures
 from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
-from clearhead.checking.source_edits.outcome import asked_of, first_mistake
+from clearhead.checking.source_edits.outcome import asked_of, doubles, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
 from clearhead.checking.source_edits.reference import code_of_part
 from clearhead.checking.source_edits.solution import in_words_of, solution_of
@@ -156,7 +156,8 @@ def _wrong(
         named, place = _named(thing, promised, row, core)
         code = named or code
     if not code and row.takes in PARTS:
-        code, _ = attempt(code_of_part, thing, row)
+        with doubles():
+            code, _ = attempt(code_of_part, thing, row)
     code = code or "differs"
     lines = _lines(program, mistake) if place is None or mistake.error is not None else [place[1]]
     if program is not None and mistake.error is None and (not lines or code in NOTED):

@@ -4,7 +4,6 @@ The widget holds the payload of the page, as bytes, and answers messages of the 
 "what": "tile", "layer": 0, …} gets back {"kind": "answer", "id", "found"}, with numbers as the one buffer.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Unpack
@@ -20,7 +19,7 @@ from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import of_pictures, read_pictures, with_photos
-from clearhead.drawing.page.runs import Run, Start, layers_of
+from clearhead.drawing.page.runs import Run, Start, finite, layers_of
 from clearhead.drawing.page.written import Written
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.map_tiles import cells_of, exact_tile, is_exact, stages_of_pair
@@ -90,7 +89,7 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
     weights = tile.values.flatten().double()
     best = weights.topk(min(LINKS, len(weights)))
     links = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return {"links": [[place, _finite(weight)] for place, weight in links if weight != 0]}, b""
+    return {"links": [[place, finite(weight)] for place, weight in links if weight != 0]}, b""
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
@@ -98,7 +97,7 @@ def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
     places = request["head"], request["query"], request["key"]
     stages = stages_of_pair(matrix.problem, sample, *places)._asdict()
     return {
-        name: [_finite(number) for number in value] if isinstance(value, tuple) else _finite(value)
+        name: [finite(number) for number in value] if isinstance(value, tuple) else finite(value)
         for name, value in stages.items()
         if value is not None
     }, b""
@@ -116,11 +115,6 @@ def _totals(matrix: AttentionMatrix) -> Tensor:
     problem = matrix.problem
     with torch.no_grad():
         return matrix.logsumexp.reshape(problem.batch, problem.num_heads, problem.query_len)
-
-
-def _finite(value: float) -> float | None:
-    """Return a number as JSON has it; None for NaN and infinity."""
-    return value if math.isfinite(value) else None
 
 
 @with_hints

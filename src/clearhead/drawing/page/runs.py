@@ -151,16 +151,16 @@ def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[st
     """
     return [
         {
-            "entropy": _plain(row.entropy),
-            "distance": None if crosses else _plain(row.distance),
+            "entropy": finite(row.entropy),
+            "distance": None if crosses else finite(row.distance),
             "role": "" if crosses else row.role,
-            "scores": {role: None if crosses else _plain(getattr(row, role)) for role in ROLES},
+            "scores": {role: None if crosses else finite(getattr(row, role)) for role in ROLES},
         }
         for row in rows_of(name, [summary])
     ]
 
 
-def _plain(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
     """Return a number as JSON has it; None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
