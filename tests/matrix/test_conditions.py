@@ -1,4 +1,4 @@
-"""What a matrix computes from long texts, in half precision and under autocast, in one table of its answers."""
+"""Each number that a matrix computes is right for long texts, in half precision and under autocast."""
 
 from collections.abc import Callable
 from typing import Any

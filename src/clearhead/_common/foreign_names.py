@@ -35,7 +35,7 @@ SIZES = {name: tuple(ours.split()) for name, ours in TABLES["size-arguments"].it
 """Arguments that are a size, by the names that `foreign_names` has for sizes."""
 
 PLACES: Mapping[str, str] = TABLES["positional"]
-"""What is meant by arguments by place, by the first one that is taken by name."""
+"""The hint for too many positional arguments, by the first parameter that must be passed by name."""
 
 ATTRIBUTES = {owner: by_name(table) for owner, table in TABLES["attributes"].items()}
 """The answers for an attribute, by the package or class of the attribute."""

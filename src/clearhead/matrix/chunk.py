@@ -284,7 +284,7 @@ def largest_of_rows(
     """Return the k largest weights of each row, (…, k), and their indices; `top` computes them for short rows.
 
     They are in no order with `sorted=False`. They are in the k segments with the largest maxima, which are found the
-    same way: few numbers at a time, because `topk` takes five times as long for 256 as for 128.
+    same way, in short rows: `topk` takes five times as long for 256 numbers as for 128.
     """
     width = weights.shape[-1]
     step = width // FOLD

@@ -52,7 +52,7 @@ class HeadMaps(NamedTuple):
 
     @property
     def visible(self) -> Tensor | None:
-        """The cells that are not fully hidden, bool, of the shape of `hidden`; None if that is None."""
+        """The cells that are not fully hidden, bool, of the shape of `hidden`; None where `hidden` is None."""
         return None if self.hidden is None else ~self.hidden
 
     def coarser(self, rows: int, columns: int) -> "HeadMaps":

@@ -17,7 +17,7 @@ class Feature:
     """A feature that an attention may support.
 
     Attributes:
-        needs: each entry is a choice of features, of which at least one must be declared as well.
+        needs: tuples of features; of each tuple at least one must be declared as well.
         apart: features that are never in a case together with this one.
         with_others: False for a feature that is tested by itself only.
         lengths: (query_len, kv_len) of the cases for it alone.

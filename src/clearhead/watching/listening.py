@@ -82,7 +82,7 @@ class _Following:
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         """Pass a module that starts to run to the watches of this context, and to those with threads="all".
 
-        Each gets the module, a tuple of the values of all its arguments, and the modules inside of which it runs.
+        Each gets the module, a tuple of the values of all its arguments, and the modules that it runs in.
         """
         stack = running.stack()[:-1]
         every = (*inputs, *(named or {}).values())

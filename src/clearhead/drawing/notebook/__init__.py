@@ -10,7 +10,7 @@ The widget (`drawing/notebook/widget.py`) is the page's module as it is. Instead
 asked, with the same routes, by messages; a page without a kernel waits for it once.
 
 The page of a trace (`frontend/src/trace.tsx`) has every stage as float32, and the weights between x and
-output (`tracing/traced_call.py`, which takes a map for plain only if it gives what was traced, to the
+output (`tracing/traced_call.py`, which calls a map plain only if it computes what was traced, to the
 last bit), and writes the arithmetic out in the browser; tests hold its text against the tensors. What a stage
 is made of is read off its arithmetic: the lines of the graph are the origins of one of its numbers.
 """

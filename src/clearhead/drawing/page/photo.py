@@ -174,7 +174,7 @@ def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int
 
 
 def _fitting(contents: Sequence[bytes], lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Return rows and columns of the patches of pictures, of which each has a run of patches with one of the lengths.
+    """Return rows and columns of the patches of each picture; the lengths are the numbers of its patches, in order.
 
     They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if several
     or no sizes fit.
