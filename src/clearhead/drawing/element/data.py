@@ -68,7 +68,7 @@ class _OneHead(NamedTuple):
         return numbers.detach().to("cpu")
 
     def weight(self, name: str) -> Tensor | None:
-        """Return the matrix of this head's projection on the CPU, with the bias, if it has one, as its last row.
+        """Return this head's matrix of the projection `name`, with the bias, if it has one, as its last row; on the CPU.
 
         None if none was traced, if it has several parts, or if its input has another number of tokens than the stage.
         """
@@ -293,7 +293,10 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
-    """Raise ArgumentTypeError, code `figure.names`, unless the argument is a sequence; its items are not checked."""
+    """Raise ArgumentTypeError, code `figure.names`, unless `given` is a sequence and no string; its items may be any.
+
+    `name` is that of the argument.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."

@@ -36,7 +36,7 @@ WIDE = 1.5
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
     """Draw the heads of one matrix, and return an array of axes, one for each head.
 
-    `ax` holds as many axes; None makes a figure. `log` is a logarithmic scale.
+    `ax` holds as many axes; None makes a figure. `log` is a logarithmic scale. Raises as `given`.
     """
     count = len(cells.heads)
     axes = _axes(ax, count, columns_for(count), "one for each head")

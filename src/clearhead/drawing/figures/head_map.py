@@ -53,7 +53,7 @@ def draw(
 ) -> Axes:
     """Draw the first head of `cells` with titles and a colour bar, and return the axes.
 
-    On `ax`, or on new axes if it is None; the colours go by roots unless `log`.
+    On `ax`, or on new axes if it is None; the colours go by roots unless `log`. Raises as `lettering.one`.
     """
     lettered = tokens is not None or source_tokens is not None
     axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
@@ -104,6 +104,7 @@ def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMe
     rows, columns = (first + np.linspace(0, length, count + 1) for length, count in lengths)
 
     def mesh(values: np.ma.MaskedArray, **colours: Any) -> QuadMesh:
+        """Draw a cell for each of the values, (rows, columns), with the options of a colour map, and return them."""
         # Neighbours overlap by a hair, else a viewer lets the ground shine through.
         return axes.pcolormesh(
             columns, rows, values, edgecolors="face", linewidth=0.1, antialiased=True, **colours

@@ -60,8 +60,8 @@ def line(
 ) -> Axes:
     """Draw a number for each query of the first head of a view as a line, with gaps at NaN, and return the axes.
 
-    `most` is the largest number of points; neighbours are averaged. `log` is a logarithmic scale; `ax` of None makes a
-    figure.
+    `kind` is a key of QUANTITIES, `most` the largest number of points: neighbours are averaged. `log` is a logarithmic
+    scale; `ax` of None makes a figure. Raises as `one`.
     """
     count, quantity = view.weights.query_len, QUANTITIES[kind]
     means, detail = binned(view.statistic(kind), most)
@@ -171,9 +171,9 @@ def _brief(value: float) -> str:
 
 
 def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
-    """Return means over neighbouring queries, (rows, most or fewer), float64 on the CPU, and what a point is, in words.
+    """Return means of (rows, queries) over neighbouring queries, (rows, most or fewer), and what a point is, in words.
 
-    The words are "" if a point is one query. NaN does not count, unless there is nothing else.
+    The means are float64, on the CPU. The words are "" if a point is one query. NaN does not count, unless there is nothing else.
     """
     numbers = numbers.detach().cpu().double()
     count = numbers.shape[1]
@@ -200,7 +200,7 @@ def of_effects(effects: Effects, *, ax: object = None) -> Axes:
     """Draw effects, at least one, as layers × heads, layers alone or layers × positions, and return the axes.
 
     Where effects have restored shares these are drawn instead of changes. Several heads of one position are drawn as
-    the one that changes most. `ax` of None makes a figure.
+    the one that changes most. `ax` of None makes a figure. Raises as `one`.
     """
     names = [row.layer if row.call is None else f"{row.layer}, call {row.call}" for row in effects]
     layers = list(dict.fromkeys(names))
@@ -235,7 +235,7 @@ def bars(
 ) -> Axes:
     """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only.
 
-    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale.
+    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale. Raises as `one`.
     """
     count = len(received)
     values = received.detach().cpu().double()

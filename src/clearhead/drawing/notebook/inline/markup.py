@@ -40,7 +40,7 @@ def title(*children: str) -> Html:
 
 
 def scrolling(*children: str, style: str = "") -> Html:
-    """Return a box for content that may be wider than its cell; the keyboard scrolls it as well."""
+    """Return a box for content that may be wider than its cell, with further CSS; the keyboard scrolls it as well."""
     return element("div", *children, style=f"{style}overflow-x:auto;max-width:100%", tabindex=0)
 
 
@@ -60,6 +60,7 @@ def table(
     """
 
     def row(tag: str, cells: Iterable[str], weight: int, further: Iterable[str] = ()) -> Html:
+        """Return a row of cells "td" or "th", in a font weight, with further CSS for each cell but the first."""
         styled = ["", *further]
         drawn = [
             element(
