@@ -68,7 +68,7 @@ class _OneHead(NamedTuple):
         return numbers.detach().to("cpu")
 
     def weight(self, name: str) -> Tensor | None:
-        """Return this head's matrix of the projection `name`, with the bias, if it has one, as its last row; on the CPU.
+        """Return this head's matrix of the projection `name` on the CPU, with the bias, if it has one, as last row.
 
         None if none was traced, if it has several parts, or if its input has another number of tokens than the stage.
         """

@@ -277,6 +277,7 @@ def _numbers_by_layer(
 
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
     """Return the average of the statistic `kind` over a layer's calls, (num_heads,), float64; for a role its score.
+
     NaN for distance and previous in cross-attention. `sample` of None averages all samples; SelectionError for none
     such.
     """

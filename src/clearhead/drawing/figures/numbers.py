@@ -173,7 +173,8 @@ def _brief(value: float) -> str:
 def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
     """Return means of (rows, queries) over neighbouring queries, (rows, most or fewer), and what a point is, in words.
 
-    The means are float64, on the CPU. The words are "" if a point is one query. NaN does not count, unless there is nothing else.
+    The means are float64, on the CPU; NaN does not count, unless there is nothing else. The words are "" if a point is
+    one query.
     """
     numbers = numbers.detach().cpu().double()
     count = numbers.shape[1]

@@ -52,7 +52,7 @@ class HeatMap:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
-        """Yield the names of the columns, a line for each row or pooled row, the legend, and a remark if it is pooled."""
+        """Yield the names of the columns, a line for each (pooled) row, the legend, and a remark on pooling."""
         rows = _numbered(self.tokens)
         left = widest(rows, LABEL + len(str(len(rows))))
         room = max(1, options.max_width - left - 1)

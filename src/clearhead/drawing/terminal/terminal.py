@@ -83,7 +83,7 @@ class Overview:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
-        """Yield a line of head numbers and a line for each layer, for as many heads as fit at once, and then the legend."""
+        """Yield a line of head numbers and a line for each layer, for the heads that fit at once; then the legend."""
         heads = max(len(layer.rows) for layer in self.layers)
         left = max(len("layer"), len(str(len(self.layers)))) + 1
         right = " entropy distance special"

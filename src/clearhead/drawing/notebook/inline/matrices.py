@@ -245,6 +245,7 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Glance) -> list[str]:
 
 def _why_undrawn(thing: "AttentionMatrix | Summary") -> str:
     """Return the sentence that says why a matrix or a summary has no maps; "" for a summary with numbers.
+
     A matrix with numbers counts as too large: its size is not looked at, so call it only without maps.
     """
     none = "There are no numbers to draw."
