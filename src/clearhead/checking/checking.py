@@ -168,7 +168,7 @@ def _guessing(
 ) -> tuple[Report, str]:
     """Return the report and the calling convention used; it falls back to "x2d" if `takes` was inferred.
 
-    The fallback is tried only if a call with "x" fails (`check.call`). Raises ModelError if that fails too.
+    The fallback is tried only if a call with "x" fails (`check.call`). Raises ModelError if neither can be called.
     """
     try:
         return _reported(subject, how, args, promised, seed), how

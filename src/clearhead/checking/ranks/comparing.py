@@ -233,9 +233,9 @@ def _findings(calls: Sequence[Compared], contract: Contract) -> tuple[list[Findi
 
 
 def _stuck(failures: Mapping[int, Failure], world: int) -> Finding:
-    """Return the finding for ranks without a result, at the first of these kinds.
+    """Return the finding for ranks without a result, about the first kind of failure that one of them has.
 
-    Ended, raises, still running, hangs.
+    The order of kinds is "ended", "raises", "runs", "hangs".
     """
     kinds = [each.kind for each in failures.values()]
     kind = min(kinds, key=("ended", "raises", "runs", "hangs").index)

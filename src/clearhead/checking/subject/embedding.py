@@ -97,7 +97,10 @@ class Steps(nn.Module):
         self.past = None
 
     def step(self, x: Tensor) -> Tensor:
-        """Return the outputs of the next tokens, and store the cache; RuntimeError if the model returns none."""
+        """Return the outputs of the next tokens, and store the cache.
+
+        RuntimeError if the model returns no cache; TypeError as `output_of`.
+        """
         name = self.embedded.cache or CACHES[0]
         found = self.embedded.run(x, {name: self.past, "use_cache": True})
         self.past = getattr(found, name, None)

@@ -121,7 +121,7 @@ def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMe
 
 
 def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
-    """Return "equal" for square cells; "auto" if one side of the map is much longer than the other."""
+    """Return "equal" for square cells; "auto" if one side of the map is over three times as long as the other."""
     return "equal" if 1 / STRETCHED <= rows / columns <= STRETCHED else "auto"
 
 

@@ -157,7 +157,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the first installed font of the user's settings, if any, DejaVu Sans, and what is there of OTHER_FONTS."""
+    """Return the first installed font of the user's settings, if any, DejaVu Sans, and the installed OTHER_FONTS."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:

@@ -74,7 +74,7 @@ def of_mask(
 
 
 def _draw_pairs(axes: Axes, shares: Tensor) -> None:
-    """Draw pairs, (queries, keys), in two colours on axes, with a legend."""
+    """Draw pairs, (queries, keys), 1 if visible and 0 if hidden, in two colours on axes, with a legend."""
     rows, columns = shares.shape
     axes.imshow(
         shares.cpu().numpy(),

@@ -93,7 +93,10 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return the stages of a pair of a query and a key by name, those that are not None; and b""."""
+    """Return the stages of a pair of a query and a key by name, without those that are None; and b"".
+
+    Numbers that are not finite are None.
+    """
     places = request["head"], request["query"], request["key"]
     stages = stages_of_pair(matrix.problem, sample, *places)._asdict()
     return {
