@@ -39,6 +39,7 @@ class Enclosing(nn.Module):
     function: Any
 
     def __init__(self, function: Any, held: dict[str, nn.Module]) -> None:
+        """Register the held modules by their names, with "_" after a name that nn.Module has."""
         super().__init__()
         for name, module in held.items():
             self.add_module(f"{name}_" if hasattr(self, name) else name, module)

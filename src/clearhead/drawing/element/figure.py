@@ -88,10 +88,12 @@ class Figure(Drawn):
     """
 
     def __init__(self, data: FigureData, start: str | None = None) -> None:
+        """Store the data and the initial state; raises as `check_start`."""
         self._data = data
         self._start = check_start(start, data)
 
     def __str__(self) -> str:
+        """Return title, sizes, stages and edits in one line."""
         made = self._data.json
         edits = ", ".join(made["edit"]) or "nothing"
         size = f"{len(made['tokens'])} queries × {len(made['source_tokens'])} keys"

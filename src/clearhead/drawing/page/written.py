@@ -50,6 +50,7 @@ class Written:
     """
 
     def __init__(self, given: Any, words: Any) -> None:
+        """Check the type of both, and store them; raises ArgumentTypeError."""
         if not isinstance(given, Writes):
             raise ArgumentTypeError(
                 "page.writes-type",
