@@ -1,4 +1,4 @@
-"""The ways to call what nobody declared: by its parameters, and with its axes in another order."""
+"""The calling conventions of undeclared code: by its parameters, and with its axes in another order."""
 
 import inspect
 import re
@@ -32,7 +32,7 @@ def is_callable(found: Any) -> bool:
     return _decodes(found) or any("__call__" in vars(each) for each in found.__mro__)
 
 
-def ways(found: Any) -> tuple[str, ...]:
+def likely_takes(found: Any) -> tuple[str, ...]:
     """Return the values of `takes` that the parameters of a class or function suggest, the likeliest first.
 
     () for none.

@@ -1,4 +1,4 @@
-"""Try classes and functions: call them in the ways that their parameters suggest, and check what attends."""
+"""Try classes and functions: call them as their parameters suggest, and check what attends."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +27,9 @@ from clearhead.checking.scanning.takes import (
     SCALES,
     Reordered,
     is_callable,
+    likely_takes,
     order_meant,
     unasked,
-    ways,
 )
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import always, place
@@ -162,7 +162,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     """
     failed: ClearheadError | None = None
     without: Tried | None = None
-    tries = (takes,) if takes is not None else ways(found)
+    tries = (takes,) if takes is not None else likely_takes(found)
     if not tries:
         names = ", ".join(needed(of_call(found)) or of_call(found))
         if not names:

@@ -26,10 +26,10 @@ from clearhead.drawing.figures.cells import (
 )
 from clearhead.drawing.figures.lettering import (
     MOST_LABELS,
+    axes_or_new,
     entitle,
     figure_of,
     name_axis,
-    one,
     tick,
 )
 
@@ -53,10 +53,10 @@ def draw(
 ) -> Axes:
     """Draw the first head of `cells` with titles and a colour bar, and return the axes.
 
-    On `ax`, or on new axes if it is None; the colours go by roots unless `log`. Raises as `lettering.one`.
+    On `ax`, or on new axes if it is None; the colours go by roots unless `log`. Raises as `lettering.axes_or_new`.
     """
     lettered = tokens is not None or source_tokens is not None
-    axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
+    axes = axes_or_new(ax, *size(cells.query_len, cells.kv_len, lettered))
     scale, extend = upwards([cells.shares[0]], log=log, root=True)
     image = show(axes, cells, 0, scale)
     centre = 0.5 if cells.pooled else 0.0

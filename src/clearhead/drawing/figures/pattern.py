@@ -12,7 +12,7 @@ from clearhead._common.checks import check_length
 from clearhead.drawing.colours import MORE
 from clearhead.drawing.figures.cells import WEIGHTS, add_bar, check_cells, check_place, check_words
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
-from clearhead.drawing.figures.lettering import entitle, name_axis, one, tick
+from clearhead.drawing.figures.lettering import axes_or_new, entitle, name_axis, tick
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_view import side
@@ -56,7 +56,7 @@ def of_mask(
         shares = shares[sample, min(head, shares.shape[1] - 1)]
     wide, high = size(query_len, kv_len, lettered)
     whole = block == (1, 1)
-    axes = one(ax, wide + LEGEND * whole, high)
+    axes = axes_or_new(ax, wide + LEGEND * whole, high)
     if whole:
         _draw_pairs(axes, shares)
     else:
