@@ -67,9 +67,9 @@ def of_mask(
     name_axis(axes, "x", "\n".join(filter(None, ["key", detail])))
     name_axis(axes, "y", "query")
     where = [f"sample {sample}"] * (batch > 1) + [f"head {head}"] * (heads > 1)
-    entitle(
-        axes, "\n".join([_cut(mask.describe()), *filter(None, [", ".join(where)])]), size="medium"
-    )
+    title = mask.describe()
+    title = title if len(title) <= 60 else title[:59] + "…"
+    entitle(axes, "\n".join(filter(None, [title, ", ".join(where)])), size="medium")
     return axes
 
 
@@ -108,8 +108,3 @@ def _draw_blocks(
     axes.set_ylim(query_len, 0)
     bar = add_bar(image, [axes], "share of the pairs that are visible; white: none", "neither")
     bar.ax.set_ylim(0.0, 1.0)
-
-
-def _cut(text: str, most: int = 60) -> str:
-    """Return a text cut to `most` characters, with an ellipsis if it is longer."""
-    return text if len(text) <= most else text[: most - 1] + "…"
