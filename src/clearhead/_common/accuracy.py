@@ -32,6 +32,7 @@ class Tolerance:
         return self.factor * self.plain_error + 2 * self.eps * max(1.0, self.largest)
 
     def __str__(self) -> str:
+        """Return the allowed error as text, with the sum that it comes from."""
         return (
             f"{self.allowed:.3g} = {self.factor:g} × {self.plain_error:.3g} (error of the plain "
             "computation) + rounding"

@@ -32,6 +32,7 @@ def with_hints(called: Called) -> Called:
 
     @functools.wraps(called)
     def explained(*args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns; raise `refusal` instead of a TypeError for unknown arguments."""
         try:
             if known is not None and not known >= kwargs.keys():
                 raise TypeError(f"{called.__name__}() got an unexpected keyword argument")

@@ -29,6 +29,7 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
     sources = _sources(name, Path(file).with_name("__init__.pyi"))
 
     def first_use(attribute: str) -> Any:
+        """Return a public name of the package, imported now and set on it; raise the error of `no_name` for others."""
         if attribute not in sources:
             raise no_name(name, attribute)
         module, is_module = sources[attribute]

@@ -199,6 +199,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return names, [self.UNITS.get(name, "") for name in names], lines
 
     def __repr__(self) -> str:
+        """Return the rows as text in aligned columns, with units below the names, if any, and the notes last."""
         names, units, lines = self.cells()
         heads = [names, units] if any(units) else [names]
         widths = [max(map(len, column)) for column in zip(*heads, *lines, strict=True)]

@@ -25,7 +25,7 @@ BEGUN = "begun-"
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
-    """Return a context with a file to write to; if the block succeeds it replaces the one at `path`, else it goes.
+    """Return a context with a new file to write to; it replaces `path` if the block succeeds, and else is removed.
 
     A file that is there keeps its mode and, where that is allowed, its owner; a symbolic link is
     written through. What a killed process left next to the place is removed.

@@ -89,7 +89,7 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Return query, key, value, all before rotation, and the part of the query that is never rotated, or None."""
+        """Return query, key, value and the query's part that is never rotated or None: (batch, heads, tokens, dim)."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -174,7 +174,7 @@ class AttentionLayer(nn.Module, ABC):
         return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
-        """Return the contexts, (batch, num_heads, tokens, dim), transformed by the parts, joined and projected."""
+        """Return the output, (batch, tokens, output_dim): contexts of heads after the parts, concatenated, projected."""
         for part in self.parts:
             context = part.transform_context(context, x)
         return self.output_projection(context.transpose(1, 2).flatten(2))
@@ -259,6 +259,7 @@ class AttentionLayer(nn.Module, ABC):
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
+            """Return the checked call of this rank, and text that must be equal on all ranks."""
             here = local_tokens("x", x, pair[0])
             there = local_tokens("context", context, pair[1])
             also = [name for name, other in alone.items() if other is not None]

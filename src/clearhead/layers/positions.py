@@ -103,7 +103,7 @@ class MaskByPosition(Mask):
 
     @property
     def batch(self) -> int | None:
-        """The number of rows with different positions, or the batch of the mask; None if one row is for all."""
+        """The batch of the mask, or else the number of rows with different positions; None if one row is for all."""
         return self.positions.rows() if self.mask.batch is None else self.mask.batch
 
     @property
@@ -140,7 +140,7 @@ class BiasByPosition(ByPair):
         return self.bias.may_hide
 
     def check(self, extent: Extent) -> None:
-        """Raise an error if the bias does not fit an extent."""
+        """Raise the error of the inner bias if it does not fit a call of these sizes."""
         self.bias.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:

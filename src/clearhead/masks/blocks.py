@@ -63,7 +63,10 @@ class BlockMap(Drawn):
         return self.kinds == FULL
 
     def __repr__(self) -> str:
-        """Return the numbers of full, partial and empty blocks, and a drawing of up to 64 × 64 blocks."""
+        """Return the numbers of full, partial and empty blocks as text, and a drawing of up to 64 × 64 blocks.
+
+        A map that differs between samples or heads is not drawn.
+        """
         rows, columns = self.kinds.shape[-2:]
         counts = ", ".join(
             f"{int((self.kinds == kind).sum())} {name}"

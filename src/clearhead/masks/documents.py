@@ -50,9 +50,9 @@ class Documents(Mask, kind="documents"):
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError unless there are as many ids as keys, and not more queries, or for another batch.
+        """Raise MaskError for another batch, another number of keys than of ids, or more queries than keys.
 
-        DeviceError for another device.
+        Raises DeviceError if the ids were given as a tensor on another device.
         """
         super().check(extent)
         _, _, query_len, kv_len, device, _ = extent
@@ -255,7 +255,8 @@ def documents(
 def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
     """Return the mask of a copy of document ids.
 
-    Raise MaskError unless they are integers, (tokens,) or (batch, tokens).
+    Raises MaskError unless they are integers, (tokens,) or (batch, tokens); ArgumentTypeError for a nested or sparse
+    tensor.
     """
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
@@ -302,9 +303,10 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """Return the integers of a sequence or tensor, None if one is no integer, and the input, a tensor as a list.
+    """Return the list of integers in an argument, and the argument itself, a tensor as a list.
 
-    Raises ArgumentTypeError or DeviceError for a tensor whose entries cannot be read.
+    The first is None for anything but a sequence or tensor of integers. `name` is the argument's, for errors: raises
+    ArgumentTypeError for a nested or sparse tensor, DeviceError for one without entries, as on the meta device.
     """
     plain = given
     if isinstance(given, Tensor):

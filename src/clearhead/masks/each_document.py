@@ -69,9 +69,10 @@ class EachDocument(Mask, kind="each_document"):
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Of the queries and of the keys: the document of each and its position there, int64, (2, tokens), on the CPU.
+        """A tensor for the queries and one for the keys, int64, (2, tokens), on the CPU; cached.
 
-        Computed once, before a compiler traces, because cached values are not traced.
+        Row 0 is the index of the document of each token, row 1 its position in the document, where the last query has
+        the position of the last key. A mask is made with it, so that no compiler traces it.
         """
         first = [keys - queries for queries, keys in self._pairs]
         none = [0] * len(first)
@@ -181,7 +182,10 @@ def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
 
 
 def _places_of(lengths: list[int], first: list[int]) -> Tensor:
-    """Return the document of each token and its position there, int64, (2, tokens); `first` has each start position."""
+    """Return the index of the document of each token and its position there, int64, (2, tokens), on the CPU.
+
+    `first` has the position of the first token of each document.
+    """
     tokens = sum(lengths)
     counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
     documents = torch.arange(len(lengths), device="cpu").repeat_interleave(

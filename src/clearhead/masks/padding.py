@@ -258,7 +258,8 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
 def _valid(valid: Tensor, side: Side | None) -> Mask:
     """Return the mask of a copy of a bool tensor that is True at real tokens.
 
-    Raises MaskError unless it has one or two dimensions, ArgumentError if a side is given.
+    Raises MaskError unless it has one or two dimensions, ArgumentError if a side is given, ArgumentTypeError for a
+    nested or sparse tensor.
     """
     if side is not None:
         raise ArgumentError(

@@ -98,7 +98,10 @@ Path = tuple[str, ...]
 
 
 def conjuncts(mask: Mask, path: Path = ()) -> Iterator[tuple[Path, Mask]]:
-    """Yield the masks that a mask combines by &, each with its path; one without a tensor is not taken apart."""
+    """Yield (path, mask) for each mask that a mask combines by &; one for which `has_tensor` is False stays whole.
+
+    A path is `path` and the names of the attributes that lead to the part, such as ("left", "right").
+    """
     if type(mask) is And and has_tensor(mask):
         yield from conjuncts(mask.left, (*path, "left"))
         yield from conjuncts(mask.right, (*path, "right"))
@@ -107,7 +110,10 @@ def conjuncts(mask: Mask, path: Path = ()) -> Iterator[tuple[Path, Mask]]:
 
 
 def hide(added: Tensor, mask: Mask, extent: Extent) -> Tensor:
-    """Return a tensor that is added to the scores with −∞ where the mask hides a key from a query."""
+    """Return a new tensor with −∞ where the mask hides a key from a query, and the entries of `added` elsewhere.
+
+    `added` is a tensor to add to the scores; it broadcasts with (batch or 1, heads or 1, queries, keys).
+    """
     visible = mask.block(slice(0, extent.query_len), slice(0, extent.kv_len), extent)
     return torch.where(visible, added, HIDDEN)
 

@@ -21,9 +21,9 @@ class ColumnCache(Cache):
     _limit: int | None = None
 
     def _start(self, layout: Layout) -> None:
-        """Set `_stores` to zeroed memory for a layout.
+        """Set `_stores` to new zeros for a layout, without columns if there is no limit.
 
-        Memory of the same shapes, dtypes and device is reused as it is.
+        Stores that already have the layout's shapes, dtypes and device stay, with their contents.
         """
         shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
         expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]

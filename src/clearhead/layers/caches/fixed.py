@@ -134,6 +134,7 @@ class FixedCache(StaticCache):
         return False  # the last query does not sit on the last key
 
     def __len__(self) -> int:
+        """Number of tokens held, padding included; reading it syncs a GPU."""
         return 0 if self._length is None else int(self._length)
 
     def _held(self) -> Tensor:
@@ -156,7 +157,7 @@ class FixedCache(StaticCache):
             super()._check_room(new)
 
     def _start(self, layout: Layout) -> None:
-        """Allocate the stores and a length of 0 on the device; finiteness counts as unknown from here on."""
+        """Set `_stores` as `ColumnCache._start`, `_length` to a 0 on the layout's device, and `_finite` to False."""
         super()._start(layout)
         self._length = layout.allocate(dtype=torch.int64)
         # Not looked at: what is known would be another graph once a step cannot read it.

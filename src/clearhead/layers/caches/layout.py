@@ -57,7 +57,7 @@ def layout_of(key: Tensor, value: Tensor, held: Layout | None) -> Layout:
     Raises:
         ArgumentTypeError: codes `key.type`, `value.type`, and `….layout`.
         ShapeError, DtypeError, DeviceError: codes `cache.shape`, `cache.dtype`, `cache.device`, if key and value do
-            not fit each other or the layout that is held, have a size of 0 but `new`, or another dtype than DTYPES.
+            not fit each other or the layout that is held, have a size of 0 other than `new`, or a dtype not in DTYPES.
     """
     check_tensor("key", key)
     check_tensor("value", value)
@@ -266,7 +266,7 @@ class Slots(ABC):
         return self._seen if self._valid is None else self._valid
 
     def _counts(self) -> int | Tensor:
-        """Return the number of real tokens: an int if all rows are equal, otherwise (batch,) or a tensor ()."""
+        """Return the number of real tokens held: an int without padding, otherwise int64, (batch,)."""
         return self._seen if self._valid is None else self._valid.sum(-1)
 
     def _record(self, new: int, valid: Tensor | None) -> None:
@@ -313,9 +313,10 @@ class Slots(ABC):
         return dict(vars(self))
 
     def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
-        """Truncate each row to `counts` real tokens, which are in the first `lengths` columns, or raise.
+        """Prepare the slots for a cut of each row to `counts` real tokens; by default a no-op.
 
-        By default a no-op.
+        Raises ArgumentError if the next queries would see tokens that were dropped. `lengths` is the user's argument of
+        `truncate`, as a tensor; `_valid` and `_seen` are changed by the caller.
         """
         return
 

@@ -89,9 +89,10 @@ class SlidingCache(Cache):
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:
-        """Return the position of the token in each slot of the ring, and the position of the last token.
+        """Return the position of the token in each used slot of the ring, and the position of the last token.
 
-        Empty slots have positions below 0. The shapes are (slots,) and an int, or (batch, slots) and (batch, 1).
+        Slots that are empty in a row have positions below 0. The shapes are (slots,) and an int, or (batch, slots) and
+        (batch, 1).
         """
         total = self._counts()
         last = total - 1 if isinstance(total, int) else total[:, None] - 1
@@ -133,8 +134,9 @@ class SlidingCache(Cache):
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Write keys and values to their slots in the ring, and return the keys and values that the call attends to.
 
-        For one token that is the ring, a view; for any other number, copies of the `window` − 1 tokens before and the
-        new ones. Sets `_shown`, the positions and mask of the returned keys (None for one token), and `_oldest`.
+        For one token that is the ring, a view; for any other number, new tensors of the `window` − 1 tokens before and
+        the new ones, or the arguments themselves if none are held. Sets `_shown`, the positions and mask of the
+        returned keys (None for one token), and `_oldest`.
         """
         new, size, total = key.shape[2], self._size, self._counts()
         if valid is None and isinstance(total, int):

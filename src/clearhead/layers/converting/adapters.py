@@ -66,6 +66,7 @@ class Adapter(nn.Module):
         return ""
 
     def __reduce__(self) -> Any:
+        """Return the function, the classes and the attributes by which pickle and copy make an equal adapter."""
         return _blank, self.kinds, vars(self)
 
 

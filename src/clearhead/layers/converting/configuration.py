@@ -51,8 +51,9 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
 def hide_by_configuration(reader: ModuleReader) -> None:
     """Add the causal mask, with the window if any, that the module or its configuration declares to the reader.
 
-    No-op for a class of the user's, whose copy is run. Without a causal mask it adds a reason for a window, or sets
-    `unsaid` where the module does not say whether the future is hidden. Chunks add a reason against the layer alone.
+    No-op for a class of the user's, whose copy is run. If no causal mask is declared, it adds a reason for a window
+    with is_causal=False, or sets `unsaid` where the module does not say whether the future is hidden. Chunks add a
+    reason against the layer alone.
     """
     if reader.is_own:
         return

@@ -84,9 +84,11 @@ def _family(
     """
 
     def recognises(module: nn.Module) -> bool:
+        """Return True if a module has projections by these names, and is of transformers if `of_library`."""
         return has_projections(names, module) and not (of_library and model_type(module) is None)
 
     def read(reader: ModuleReader) -> None:
+        """Read the projections into the reader, and the settings if all projections could be read."""
         reader.is_probed = reader.model_type not in ALIBI
         if project(reader, names):
             _read_settings(reader, names)
@@ -239,7 +241,7 @@ def _has_alibi(reader: ModuleReader) -> bool:
 def _add_alibi(reader: ModuleReader) -> None:
     """Add the ALiBi that the model passes to the module to the reader as a part.
 
-    For Falcon also why it cannot be read alone.
+    Also adds, for Falcon, why it cannot be converted alone; for Bloom, a reason if it leaves out the output bias.
     """
     module: Any = reader.module
     kind = str(reader.model_type)

@@ -59,8 +59,9 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
     """Put the adapters in place, after each was compared with its module in a call of the model in eval mode.
 
     A place whose adapter differs gets the reason and no adapter. A model whose output then differs, or that fails, gets
-    all of its own modules back, with the reason in each place. Nothing is compared without inputs and without a module
-    of transformers. The training modes and the CPU's generator are restored.
+    all of its own modules back, with the reason in each place. If there are no inputs, nothing is compared unless an
+    adapter is of transformers, and these adapters are dropped, with a reason, if the model cannot be run. The training
+    modes and the CPU's generator are restored.
 
     Args:
         model: the model.
@@ -78,6 +79,7 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
     before: Any = None
 
     def call() -> Any:
+        """Return the output of the model, run with a fixed seed; a list of outputs for inputs that are made."""
         # Some models draw masks in eval mode too.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -87,6 +89,7 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
             return model(*given, **named)
 
     def call_in_steps() -> list[Any]:
+        """Return the outputs of the model run with a KV cache; [] if that is not tried, as for inputs by position."""
         if not tools or not isinstance(inputs, Mapping | None):
             return []
         return tools.run_in_steps(model, tools.trials(model)[0][1] if inputs is None else inputs)
@@ -134,8 +137,11 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
     caches: dict[int, dict[str, Any]] = {}
 
     def hook_of(place: Place) -> tuple[Any, Any]:
+        """Return the forward pre-hook and the forward hook that compare the adapter of a place with its module."""
+
         # A cache takes what a call gives it, so that ours gets a copy from before.
         def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+            """Copy the caches of a call before the module changes them."""
             caches[id(place)] = {
                 name: copy.deepcopy(each)
                 for name, each in kwargs.items()
@@ -143,6 +149,7 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
             }
 
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            """Run the adapter on the arguments of a call; store the first difference, or None, in `called`."""
             assert place.made is not None
             try:
                 ours = place.made.forward(*args, **(kwargs | caches[id(place)]))

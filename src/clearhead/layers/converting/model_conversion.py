@@ -62,6 +62,7 @@ class ModelConversion(Drawn):
         places: list[Place],
         read_again: Callable[[ModuleReader], ModuleReader],
     ) -> None:
+        """Fill `layers`, `left` and `rows` from the places of a converted model; `read_again` as of `convert_model`."""
         self.model = model
         self._read_again = read_again
         self._places = places
@@ -77,7 +78,7 @@ class ModelConversion(Drawn):
         }
 
     def undo(self) -> None:
-        """Put the model's own modules back, with the weights that the layers have now.
+        """Put the model's own modules back, with the weights, forward hooks and training modes that the layers have.
 
         A weight that nobody changed comes back bit for bit. Interrupted, it can be called again.
 
@@ -124,6 +125,7 @@ class ModelConversion(Drawn):
                     pair.write(found)
 
     def __str__(self) -> str:
+        """Return the result as text: a line of counts, and a line for each attention, converted or left."""
         rows = [(place.path, place.theirs, place.made, place.reason) for place in self._places]
         widths = [
             max(map(len, column)) for column in zip(*((a, b) for a, b, *_ in rows), strict=True)

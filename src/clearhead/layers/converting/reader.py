@@ -192,7 +192,7 @@ class ModuleReader:
         return found
 
     def output_of(self, names: ProjectionNames) -> list[str]:
-        """Return the name of the output projection in a list; [] if there is none, or only an identity."""
+        """Return the name of the output projection in a list, "output" if one was given; [] if none or an identity."""
         if "output" in self.related:
             return ["output"]
         there = [
