@@ -246,7 +246,10 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return rows, [row for value, row in every if _is_empty(value)]
 
     def _is_numbers(self, name: str, *, some: bool = False) -> bool:
-        """Return True for a column of int or float, or None; with `some` only if it has at least one number."""
+        """Return True for a column declared as int or float, maybe with None; KeyError if there is no such column.
+
+        With `some` only if a row has a number there.
+        """
         if self.ROW.__annotations__[name] not in (int, float, int | None, float | None):
             return False
         return not some or any(not _is_empty(value) for value in self._column(name))

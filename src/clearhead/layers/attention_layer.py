@@ -174,7 +174,7 @@ class AttentionLayer(nn.Module, ABC):
         return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
-        """Return the output, (batch, tokens, output_dim): contexts of heads after the parts, concatenated, projected."""
+        """Return the output, (batch, tokens, output_dim): contexts after the parts, heads concatenated, projected."""
         for part in self.parts:
             context = part.transform_context(context, x)
         return self.output_projection(context.transpose(1, 2).flatten(2))

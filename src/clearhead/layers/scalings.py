@@ -278,7 +278,7 @@ class LongRope(Scaling):
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
         """Return the frequencies divided by `long` if length > original_len, else by `short`.
 
-        ArgumentError, `scaling.pairs`.
+        Raises ArgumentError, code `scaling.pairs`, unless both have one factor a pair.
         """
         if not len(self.short) == len(self.long) == len(frequencies):
             raise ArgumentError(

@@ -112,7 +112,10 @@ def other_arguments(module: nn.Module, count: int) -> list[str]:
 
 
 def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
-    """Return True if passing the argument changes nothing: None, its default if a plain value, or an empty *args."""
+    """Return True if passing `value` as `name` changes nothing: None, its default if a plain value, or an empty *args.
+
+    A name that the signature does not have has no default.
+    """
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
         return not value

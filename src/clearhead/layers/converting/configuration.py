@@ -8,7 +8,7 @@ from typing import Any
 
 from clearhead._text import shown
 from clearhead.errors import ArgumentError
-from clearhead.layers.converting.reader import ModuleReader, as_refusal
+from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.rotary import Layout, Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Scaling, Yarn
 from clearhead.masks import causal, sliding_window
@@ -40,7 +40,7 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
             scaling=SCALINGS[kind](parameters, config),
         )
     except (ArgumentError, AttributeError, KeyError, TypeError) as error:
-        reason = as_refusal(error) if isinstance(error, ArgumentError) else f"no {error}"
+        reason = error.message.rstrip(".") if isinstance(error, ArgumentError) else f"no {error}"
         reader.reasons.append(
             f"config.rope_parameters={shown(parameters)} are no rotary positions that are known: {reason}"
         )
@@ -130,7 +130,7 @@ def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
 
 
 def _original(found: Mapping[str, Any], config: Any) -> int:
-    """Return the context length, in tokens, that the model was trained with before rotary scaling, else its maximum."""
+    """Return the context length, in tokens, of the training before rotary scaling; else the configured maximum."""
     return found.get(ORIGINAL) or config.max_position_embeddings
 
 

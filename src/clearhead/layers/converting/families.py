@@ -31,12 +31,7 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.converting import latent, torch_layer
 from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
 from clearhead.layers.converting.norm_reading import add_norms
-from clearhead.layers.converting.reader import (
-    ModuleReader,
-    as_refusal,
-    has_projections,
-    model_type,
-)
+from clearhead.layers.converting.reader import ModuleReader, has_projections, model_type
 from clearhead.layers.parts import ScoreBias, Sinks, Softcap
 from clearhead.layers.score_parts import RelativeBias, Temperature
 from clearhead.masks import causal
@@ -153,9 +148,10 @@ def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
 
 
 def _read_heads(reader: ModuleReader) -> None:
-    """Read a list of modules of one head each, with the output projection next to the list if there is one.
+    """Read a list of modules of one head each into the reader: sizes, pairs and dropout.
 
-    Adds a reason if a projection is not plain or heads differ in shape.
+    The output projection is that next to the list, if there is one. Adds a reason instead if a projection is not plain
+    or heads differ in shape.
     """
     prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
     named = zip(prefixes, _names_of_heads(reader.module), strict=True)
@@ -259,9 +255,10 @@ def _add_alibi(reader: ModuleReader) -> None:
 
 
 def _read_scale(reader: ModuleReader) -> None:
-    """Add the scale of the scores to the reader, unless it is 1/√head_dim: 1 for T5, GPT-2's by its settings.
+    """Add the scale of the scores to the reader, unless it is 1/√head_dim.
 
-    Adds a reason if GPT-2 divides by a layer index that it does not have.
+    It is 1 for T5, that of its settings for GPT-2, else the number that the module holds, if any. Adds a reason if
+    GPT-2 divides by a layer index that it does not have.
     """
     module: Any = reader.module
     if _has_relative_bias(reader):
@@ -296,7 +293,7 @@ def _read_mask_of_gpt2(reader: ModuleReader) -> None:
 
 
 def _add_temperature(reader: ModuleReader) -> None:
-    """Add the temperature of Llama 4 to the reader; no-op but for its layers without rotary positions."""
+    """Add the temperature of Llama 4 to the reader, in layers without rotary positions; no-op if it is switched off."""
     module: Any = reader.module
     is_llama4 = reader.model_type == "llama4_text"
     if is_llama4 and module.attn_temperature_tuning and not module.use_rope:
@@ -343,9 +340,9 @@ def _read_relative_bias(reader: ModuleReader) -> None:
 
 
 def _add_relative_bias(reader: ModuleReader, path: str) -> None:
-    """Add the relative bias with the table at `path`, (buckets, heads), to the reader.
+    """Add the relative bias whose table, (buckets, heads), is the weight of the embedding at `path`, to the reader.
 
-    A reason instead if it does not fit.
+    A reason instead if it is missing or does not fit.
     """
     module, heads = reader.module, reader.sizes["num_heads"]
     table = reader.tensor(f"{path}.weight") if reader.has(f"{path}.weight") else None
@@ -363,7 +360,7 @@ def _add_relative_bias(reader: ModuleReader, path: str) -> None:
             bidirectional=not getattr(module, "is_decoder", False),
         )
     except ArgumentError as error:
-        reader.reasons.append(f"{path}: {as_refusal(error)}")
+        reader.reasons.append(f"{path}: {error.message.rstrip('.')}")
         return
     name = reader.add_part(part, path)
     reader.copy(f"{path}.weight", table, f"{name}.table")

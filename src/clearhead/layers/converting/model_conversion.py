@@ -179,7 +179,7 @@ def convert_model(
 
 
 def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
-    """Yield each attention module of a model: those of a known kind, and those called "Attention" with a reason.
+    """Yield a place for each attention of a model: of a known kind, or, with a reason, of a class named …Attention….
 
     Modules inside a known one, layers of ours, and modules around another attention are passed over.
     """
@@ -241,9 +241,9 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
 
 
 def _related(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
-    """Return {"relative_bias": table} of the first T5 block for a module that is passed its bias; {} if there is none.
+    """Return {"relative_bias": embedding} of the first T5 block of the same stack for a module that is passed its bias.
 
-    {} too for modules of other kinds, for cross-attention, and for the first block itself.
+    {} if there is none, for modules of other kinds, for cross-attention, and for the first block itself.
     """
     module: Any = place.module
     own = "relative_attention_bias"

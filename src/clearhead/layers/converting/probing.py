@@ -139,6 +139,7 @@ def _runs(
 ) -> list[tuple[tuple[Tensor, ...], Tensor]]:
     """Return (inputs, output) of calls of a copy, on a short and a longer text; [], with a reason, if it cannot be run.
 
+    A class of the user's is run twice on the longer; without the longer if the copy cannot be run on any.
     Sets `reader.call`, the number of inputs and of outputs, and adds a reason for a window that the texts do not show.
     """
     again = ModuleReader(twin, guess=reader.guess)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
-from clearhead.errors import ClearheadError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.tensor_pairs import Projection, Row, TensorPair, described
 from clearhead.layers.converting.weights import hooks_of_transformers, weights_of
@@ -46,6 +45,15 @@ class ModuleReader:
         module: the attention of another library.
         related: modules that belong to it but are not its children, such as the output projection.
         guess: the assumed behaviour of the module; None is that of most modules without positions.
+
+    Attributes:
+        reasons: why the module cannot be converted, each as text; [] if it can.
+        alone: reasons against the layer by itself; an adapter has from the model what it lacks.
+        unsaid: the reason if neither the module nor a given mask says whether it sees later tokens; "" without one.
+        unshared: the reason against a layer that shares the weights of the module; "" without one.
+        call: the number of inputs of a module that was run, and of what its tuple holds, 0 for a tensor; or None.
+        is_probed: True if a copy is to be run, to find what weights do not tell.
+        triangles: the names of the buffers that are triangular masks.
     """
 
     def __init__(
@@ -60,11 +68,8 @@ class ModuleReader:
         self.pairs: list[TensorPair] = []
         self.settings: list[Row] = []
         self.reasons: list[str] = []
-        # Those against the layer by itself; what it lacks an adapter has from the model.
         self.alone: list[str] = []
-        # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
         self.unsaid = ""
-        # The reason against a layer that shares the weights of the module.
         self.unshared = ""
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
@@ -73,9 +78,7 @@ class ModuleReader:
         self.mask: Mask | None = None
         self.dropout: float | None = None
         self.output_dropout = 0.0
-        # The number of inputs of a module that was run, and of what its tuple holds; 0 for a tensor.
         self.call: tuple[int, int] | None = None
-        # What its weights do not tell is found by running a copy.
         self.is_probed = True
         self.triangles: list[str] = []
         self._left = {
@@ -113,10 +116,7 @@ class ModuleReader:
         return model_type(self.module)
 
     def check_forward(self) -> None:
-        """Add a reason for each hook, and each forward that replaces its class's.
-
-        Accelerate's and transformers' may stay.
-        """
+        """Add a reason for each hook and each forward of an instance, except those of accelerate and transformers."""
         for root, module in [("", self.module), *self.related.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
@@ -378,11 +378,6 @@ def model_type(module: nn.Module) -> str | None:
     found = getattr(getattr(module, "config", None), "model_type", None)
     # A module without a configuration still stands in the folder of its model.
     return found if isinstance(found, str) else where[2]
-
-
-def as_refusal(error: ClearheadError) -> str:
-    """Return the message of an error as a reason for a refusal, without its last full stop."""
-    return error.message.rstrip(".")
 
 
 def _size(place: object, name: str) -> int | None:
