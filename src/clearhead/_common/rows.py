@@ -219,7 +219,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return drawing("notebook.inline.markup").rows_html(self)
 
     def _cell(self, value: object) -> str:
-        """Return a value as the text of a cell; "" for None."""
+        """Return a value as the text of a cell; a float with `DIGITS` decimals, "" for None."""
         if isinstance(value, float):
             return f"{value:.{self.DIGITS}f}"
         return "" if value is None else str(value)

@@ -259,7 +259,7 @@ class AttentionLayer(nn.Module, ABC):
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
-            """Return the checked call of this rank, and text that must be equal on all ranks."""
+            """Return the checked call of this rank, and text that must be equal on all ranks; or raise."""
             here = local_tokens("x", x, pair[0])
             there = local_tokens("context", context, pair[1])
             also = [name for name, other in alone.items() if other is not None]

@@ -201,7 +201,7 @@ def _count(
     last = ((stop - 1) // kv_block).clamp(min=0)
 
     def keys_between(low: Tensor, high: Tensor) -> Tensor:
-        """Return the number of marked keys in [low, high) of each run; 0 for empty runs."""
+        """Return the number of marked keys in [low, high) of each run, (rows, runs of all queries); 0 if empty."""
         return (before.gather(1, high) - before.gather(1, low)).mul(nonempty)
 
     one_block = first == last

@@ -83,7 +83,7 @@ class Causal(Positioned, kind="causal"):
         offset = self.offset_for(extent, -1, 1, 1, 1)
         return key_index <= query_index + offset
 
-    def spans(self, extent: Extent) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans:
         """Return one run for each query: the keys up to its own position, clipped to kv_len; one row per offset."""
         query = torch.arange(extent.query_len, device=extent.device)
         position = query[None] + self.offset_for(extent, -1, 1)

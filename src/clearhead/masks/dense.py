@@ -36,12 +36,12 @@ class Dense(Mask, kind="dense"):
         return None if self.tensor.shape[1] == 1 else self.tensor.shape[1]
 
     @property
-    def device(self) -> torch.device | None:
+    def device(self) -> torch.device:
         """The device of the tensor."""
         return self.tensor.device
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the query_len and kv_len of the tensor, 1 where it fits any; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the query_len and kv_len of the tensor, 1 where it fits any."""
         return self.tensor.shape[2], self.tensor.shape[3]
 
     def check(self, extent: Extent) -> None:

@@ -45,8 +45,8 @@ class Documents(Mask, kind="documents"):
         """The device of the ids, or None if they were given as plain numbers and fit any."""
         return None if self.follows else self.ids.device
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the number of tokens, as query_len and as kv_len; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of tokens, as query_len and as kv_len."""
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:

@@ -39,7 +39,7 @@ class EachDocument(Mask, kind="each_document"):
     key_lengths: list[int]
 
     def __post_init__(self) -> None:
-        """Raise MaskError if the inner mask or the lengths are not those of packed documents."""
+        """Raise MaskError unless the inner mask fits any length, and queries have as many lengths, from 0, as keys."""
         for each in leaves(self.mask):
             goes = isinstance(each, Positioned) and each.offset is None
             if not (goes or (isinstance(each, Full | Prefix) and each.batch is None)):
@@ -83,8 +83,8 @@ class EachDocument(Mask, kind="each_document"):
         """The number of queries and keys of each document, as pairs."""
         return list(zip(self.query_lengths, self.key_lengths, strict=True))
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the numbers of queries and of keys of all documents; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the numbers of queries and of keys of all documents."""
         return self._totals
 
     def check(self, extent: Extent) -> None:

@@ -376,6 +376,7 @@ class Cache(Slots):
         )
 
     def __repr__(self) -> str:
+        """Return `describe()` and the number of tokens, as `<GrowingCache(), 7 tokens>`."""
         return f"<{self.describe()}, {len(self)} tokens>"
 
     @abstractmethod

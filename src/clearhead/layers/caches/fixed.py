@@ -138,7 +138,7 @@ class FixedCache(StaticCache):
         return 0 if self._length is None else int(self._length)
 
     def _held(self) -> Tensor:
-        """Return the number of columns held, int64, (); the cache's own tensor, or a new 0 when it is empty."""
+        """Return the number of columns held, int64, (); the cache's own tensor, or a new 0 on the CPU without one."""
         return torch.zeros((), dtype=torch.int64) if self._length is None else self._length
 
     def _real(self) -> int | Tensor:
@@ -233,16 +233,16 @@ class Held(Mask):
     length: Tensor
 
     @property
-    def device(self) -> torch.device | None:
-        """The device of the length tensor; never None."""
+    def device(self) -> torch.device:
+        """The device of the length tensor."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return which pairs are visible, bool, broadcast: keys held, up to the position of each query."""
         return key_index <= query_index + (self.length - extent.query_len)
 
-    def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query, from key 0 to the query's own position, included; never None."""
+    def spans(self, extent: Extent) -> Spans:
+        """Return one run for each query, from key 0 to the query's own position, included."""
         _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)

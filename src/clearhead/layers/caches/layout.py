@@ -205,6 +205,7 @@ class Slots(ABC):
     """
 
     def __init__(self) -> None:
+        """Make an empty cache, without stores and without a layer."""
         # Keys, values, and what else encodes them, (batch, num_kv_heads, slots, width).
         self._stores: tuple[Tensor, ...] = ()
         self._exporting = is_exporting()
@@ -215,7 +216,8 @@ class Slots(ABC):
         return vars(self) | {"_layer": None}
 
     @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Number of tokens appended, padding included, and not cut off again."""
 
     def reset(self) -> None:
         """Drop everything, as if the cache were new: other shapes may follow.

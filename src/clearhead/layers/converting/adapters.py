@@ -33,6 +33,7 @@ class Adapter(nn.Module):
     signature: inspect.Signature
 
     def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
+        """Set `layer` and `output_dropout`, and copy the module's public attributes that are no tensors or modules."""
         # Not the constructor of their class, which would make its projections.
         nn.Module.__init__(self)
         plain = {
@@ -83,6 +84,7 @@ class PlainAdapter(Adapter):
     """
 
     def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
+        """Set also how many arguments the layer gets, and how many values a call returns, 0 for no tuple."""
         super().__init__(reader, layer)
         assert reader.call is not None
         self.inputs, self.returns = reader.call

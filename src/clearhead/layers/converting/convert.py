@@ -214,7 +214,10 @@ def is_theirs(module: nn.Module) -> bool:
 
 
 def _check_types(module: object, related: Mapping[str, object]) -> None:
-    """Raise ArgumentTypeError, code `convert.type`, if one of these is no module, or is a layer of ours."""
+    """Raise ArgumentTypeError, code `convert.type`, if the module or one of `related` is no module or a layer of ours.
+
+    The names in `related` are those of the arguments, for the message.
+    """
     for name, each in {"module": module, **related}.items():
         if not isinstance(each, nn.Module) or isinstance(each, AttentionLayer):
             raise ArgumentTypeError(

@@ -92,9 +92,9 @@ def _family(
 
 
 def _separate(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """Read one projection each for query, key and value into the reader.
+    """Read one projection each for query, key and value, and the output's, into the reader; return True.
 
-    Return False, with a reason, if one is not plain.
+    Return False, with a reason, if one is not plain or the widths are no heads.
     """
     found = reader.projections(*names.inputs, *reader.output_of(names))
     heads = reader.num_heads or (1 if names in TUTORIALS else None)
@@ -105,7 +105,8 @@ def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
     """Read a packed projection of query, key and value, or of key and value next to `q_attn`, into the reader.
 
     It has all queries, then all keys, then all values; in GPT-NeoX the query, key and value of the first group of heads
-    come first, then those of the second. Return False, with a reason, if it is not plain or its width does not fit.
+    come first, then those of the second. Return True; False, with a reason, if it is not plain or its width does not
+    fit.
     """
     is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
     found = reader.projections(*names.inputs, *names.output, *["q_attn"] * is_cross)

@@ -14,7 +14,10 @@ Layer = TypeVar("Layer", bound=AttentionLayer)
 
 
 def refuse(aim: str, reasons: Sequence[str]) -> None:
-    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; no-op if there are none."""
+    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; no-op if there are none.
+
+    `aim` says in words what clearhead.convert cannot do.
+    """
     if reasons:
         listed = "\n".join(f"  - {reason}" for reason in reasons)
         raise UnsupportedError("convert.refused", f"clearhead.convert cannot {aim}.\n{listed}")

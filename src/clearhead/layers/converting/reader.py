@@ -142,7 +142,7 @@ class ModuleReader:
         return _size(self.module, "num_heads") or _size(self.config, "num_heads")
 
     def size(self, name: str) -> int | None:
-        """Return a size attribute of the module under its usual names; None if there is none."""
+        """Return the module's size that we call `name`, under its usual names elsewhere; None if there is none."""
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
@@ -179,7 +179,7 @@ class ModuleReader:
         return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
     def projections(self, *paths: str) -> list[Projection]:
-        """Return the projections of these names; [], with a reason for each, if one is not plain."""
+        """Return the projections of these names; [] if one is not plain, with a reason for each that is not."""
         found = [self.projection(path) for path in paths]
         return [each for each in found if each is not None] if None not in found else []
 
@@ -381,7 +381,7 @@ def model_type(module: nn.Module) -> str | None:
 
 
 def _size(place: object, name: str) -> int | None:
-    """Return the first size attribute of an object under its usual names; None if it has none above 0."""
+    """Return an object's size that we call `name`, its first attribute of the usual names; None if none is above 0."""
     found = (as_int(getattr(place, theirs, None)) for theirs in SIZE_NAMES[name])
     return next((each for each in found if each), None)
 
