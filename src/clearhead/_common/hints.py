@@ -182,15 +182,11 @@ def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
     begin with one of them do not count.
     """
     modules = {name: name.partition(".")[0] for name in names}
-    found = [name for name, each in modules.items() if each not in own and _is_projection(each)]
+    theirs = {name: each for name, each in modules.items() if each not in own}
+    found = [name for name, each in theirs.items() if each == "in_proj_weight" or role(each)]
     if not found:
         return None
     return (
         f"{', '.join(found[:3])}: the names of another library. Load them into its module, and make a "
         "layer of that by clearhead.convert."
     )
-
-
-def _is_projection(name: str) -> bool:
-    """Return True if a name is that of a query, key or value projection in some library."""
-    return name == "in_proj_weight" or role(name) is not None

@@ -17,7 +17,7 @@ from clearhead._common.torch_internals import is_concrete
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask, check_mask
-from clearhead.masks.each_document import EachDocument, way_out
+from clearhead.masks.each_document import EachDocument, advice_for_rest
 from clearhead.masks.full import full
 from clearhead.masks.spans import Extent, Spans
 
@@ -61,7 +61,7 @@ class Documents(Mask, kind="documents"):
             raise MaskError(
                 "mask.kv-len",
                 f"the mask {self.describe()} is for {known} keys, the last of which are also the "
-                f"queries; there are query_len={query_len}, kv_len={kv_len}.{way_out(known, kv_len)}",
+                f"queries; there are query_len={query_len}, kv_len={kv_len}.{advice_for_rest(known, kv_len)}",
             )
         if not self.follows and self.ids.device != device:
             raise DeviceError(

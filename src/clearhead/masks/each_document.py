@@ -95,7 +95,7 @@ class EachDocument(Mask, kind="each_document"):
             raise MaskError(
                 "mask.kv-len",
                 f"the mask {self.describe()} is for {queries} queries and {keys} keys; there are "
-                f"query_len={query_len}, kv_len={kv_len}.{way_out(keys, kv_len)}",
+                f"query_len={query_len}, kv_len={kv_len}.{advice_for_rest(keys, kv_len)}",
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -156,7 +156,7 @@ class EachDocument(Mask, kind="each_document"):
         return f"documents(lengths={keys}{queries}{mask})"
 
 
-def way_out(known: int, kv_len: int) -> str:
+def advice_for_rest(known: int, kv_len: int) -> str:
     """Return advice, with a leading space, for documents that end before the keys do; "" if they do not.
 
     Args:
@@ -164,7 +164,7 @@ def way_out(known: int, kv_len: int) -> str:
         kv_len: the number of keys.
 
     Example:
-        >>> way_out(5, 8)
+        >>> advice_for_rest(5, 8)
         ' Let what comes behind them, such as padding, be a document of its own, of length 3.'
     """
     if known >= kv_len:

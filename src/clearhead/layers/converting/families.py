@@ -202,7 +202,7 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
     Adds reasons for what has no equal.
     """
     module: Any = reader.module
-    has_alibi = _has_alibi(reader)
+    has_alibi = reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
     # A bound on queries, keys and values shows on large numbers only.
     clip = getattr(module, "clip_qkv", None) or getattr(reader.config, "clip_qkv", None)
     if clip is not None:
@@ -228,11 +228,6 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
     if names != DIFFUSION and (has_alibi or reader.model_type != "falcon"):
         reader.drop(*WEIGHT_DROPOUT)
     reader.leave(*OUTPUT_DROPOUT)
-
-
-def _has_alibi(reader: ModuleReader) -> bool:
-    """Return True if the model of the module uses ALiBi: Bloom, MPT and Falcon, unless the configuration denies it."""
-    return reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
 
 
 def _add_alibi(reader: ModuleReader) -> None:

@@ -190,7 +190,8 @@ def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
         pairs = pairs[:-1] if len(pairs) > 1 and ours[-1] is None else pairs
     for one, other in pairs:
         first, second = (
-            [each for each in tree_leaves(side) if _is_floating(each)] for side in (one, other)
+            [x for x in tree_leaves(side) if isinstance(x, Tensor) and x.is_floating_point()]
+            for side in (one, other)
         )
         if [each.shape for each in first] != [each.shape for each in second]:
             return "the output has another shape"
@@ -204,11 +205,6 @@ def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
             if not same_nan or float(error.max()) > close * largest:
                 return f"the output is off by {float(error.max()):.2g}"
     return None
-
-
-def _is_floating(each: object) -> bool:
-    """Return True for a floating-point tensor."""
-    return isinstance(each, Tensor) and each.is_floating_point()
 
 
 @contextmanager
