@@ -44,9 +44,9 @@ def measured(
 ) -> Tolerance:
     """Return the tolerance for a result of this dtype, from the error of `plain`, the plain computation.
 
-    `reference64` is the truth; only its finite values count, and without any the tolerance is rounding alone. In
-    float64 there is no better truth: `plain` is then float32, and its error is scaled by the ratio of the rounding
-    errors.
+    `factor` times the error of `plain` is allowed, and rounding. `reference64` is the truth; only its finite values
+    count, and without any the tolerance is rounding alone. In float64 there is no better truth: `plain` is then
+    float32, and its error is scaled by the ratio of the rounding errors.
     """
     eps = torch.finfo(dtype).eps
     truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()

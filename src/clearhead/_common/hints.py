@@ -133,7 +133,7 @@ def hint_at(
 
 
 def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
-    """Return which arguments are positional and which are keywords, as the end of a message."""
+    """Return as the end of a message that `places` may be passed by position, and `by_name` by name only."""
     if not by_name:
         return f"{' and '.join(places)} alone" if places else "nothing"
     meant = PLACES.get(by_name[0], "")

@@ -45,7 +45,7 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
 
 
 def _sources(package: str, stub: Path) -> dict[str, tuple[str, bool]]:
-    """Return, by each name of a stub, (the module that it is imported from, True if the name is that module)."""
+    """Return, by each name of a package's stub, (the module that it is imported from, True if it is that module)."""
     sources = {}
     for line in ast.parse(stub.read_text("utf-8")).body:
         if isinstance(line, ast.ImportFrom):

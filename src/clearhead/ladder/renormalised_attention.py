@@ -18,7 +18,7 @@ from clearhead.stages import Stages, compute
 def hide(
     weights: Float[Tensor, "*batch query_len kv_len"], visible: Bool[Tensor, "..."]
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """Return the weights with 0 where a query may not attend; rows with hidden keys add up to less than 1.
+    """Return the weights with 0 where `visible` is False; rows with hidden keys add up to less than 1.
 
     Example:
         >>> import torch, clearhead as ch

@@ -321,7 +321,7 @@ class AttentionLayer(nn.Module, ABC):
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
-        """Return the problem of a call to a kernel; the cache of the call, if any, appends the tokens."""
+        """Return the problem of a call to a kernel; the cache, if any, appends the tokens; `projected` as `_posed`."""
         heads, options = self._posed(call, projected)
         real, cache, is_cross, _ = call.keys
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite

@@ -32,7 +32,7 @@ class ColumnCache(Cache):
             self._stores = self._allocate(layout, self._limit or 0)
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError, code `cache.full`, if n more tokens exceed the limit; never without a limit."""
+        """Raise TooLargeError, code `cache.full`, if `new` more tokens exceed the limit; never without a limit."""
         held = len(self)
         if self._limit is not None and held + new > self._limit:
             raise TooLargeError(

@@ -151,7 +151,7 @@ class FixedCache(StaticCache):
         return 0 if self._length is None else self.max_len
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit; not checked in a trace or while a CUDA graph is captured."""
+        """Raise TooLargeError if `new` more tokens do not fit; not checked in a trace or the capture of a CUDA graph."""
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
             super()._check_room(new)
@@ -175,7 +175,7 @@ class FixedCache(StaticCache):
         return keys, values
 
     def _record(self, new: int, valid: Tensor | None) -> None:
-        """Record which of n new columns are real, and add n to the length; `valid` of None means all are real."""
+        """Record which of `new` columns are real, and add `new` to the length; `valid` of None means all are real."""
         if valid is not None or self._valid is not None:
             assert self._layout is not None
             assert self._length is not None
@@ -187,7 +187,7 @@ class FixedCache(StaticCache):
         self._advance(new)
 
     def _advance(self, new: int) -> None:
-        """Add n to the length, in place except during an export."""
+        """Add `new` to the length, in place except during an export."""
         assert self._length is not None
         if is_exporting():
             self._length = self._length + new
@@ -212,7 +212,7 @@ class FixedCache(StaticCache):
             return every if self._valid is None else self._valid.copy_(every)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if n tokens are refused, with copies of the length and `valid`."""
+        """Return the attributes to restore if `new` tokens are refused, with copies of the length and `valid`."""
         # Both are written to in place.
         copies = {"_length": self._length, "_valid": self._valid}
         return super()._snapshot(new) | {

@@ -42,7 +42,7 @@ class Layout(NamedTuple):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def every(self, new: int) -> Tensor:
-        """Return a `valid` for n tokens that are all real: True, (batch, n)."""
+        """Return a `valid` for `new` tokens that are all real: True, (batch, new)."""
         return torch.ones(self.batch, new, dtype=torch.bool, device=self.device)
 
 
@@ -186,6 +186,7 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
 def _whole_numbers(name: str, given: Sequence[int] | Tensor, expected: str) -> Tensor:
     """Return integers as an int64 tensor: a sequence on the CPU, a tensor on its device.
 
+    `expected` says in words what the argument `name` must be.
     Raises ArgumentTypeError, code `NAME.type`, for bool, float and complex tensors and for other numbers or objects.
     """
     if isinstance(given, Tensor):
@@ -249,7 +250,7 @@ class Slots(ABC):
         return None if self._layout is None else self._layout.device
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit; by default does nothing, as a cache makes room."""
+        """Raise TooLargeError if `new` more tokens do not fit; by default does nothing, as a cache makes room."""
         return
 
     @abstractmethod
@@ -272,7 +273,7 @@ class Slots(ABC):
         return self._seen if self._valid is None else self._valid.sum(-1)
 
     def _record(self, new: int, valid: Tensor | None) -> None:
-        """Add n to the columns seen, and store which of them are real once any is padding.
+        """Add `new` to the columns seen, and store which of them are real once any is padding.
 
         `valid` of None means all are real.
         """
@@ -284,7 +285,7 @@ class Slots(ABC):
         self._seen += new
 
     def _advance(self, new: int) -> None:
-        """Add n to the columns seen; a negative n removes the last ones."""
+        """Add `new` to the columns seen; a negative number removes the last ones."""
         self._seen += new
 
     def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
@@ -308,7 +309,7 @@ class Slots(ABC):
         return keys, values
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if the next n tokens are refused: a shallow copy, tensors shared.
+        """Return the attributes to restore if the next `new` tokens are refused: a shallow copy, tensors shared.
 
         Slots without a token may be overwritten, and are not copied.
         """

@@ -119,9 +119,9 @@ class SlidingCache(Cache):
         return torch.maximum(torch.as_tensor(self._oldest), torch.as_tensor(total) - self._size)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if n tokens are refused.
+        """Return the attributes to restore if `new` tokens are refused.
 
-        The rings are copied if the n tokens overwrite some that the next query sees; otherwise the tokens that they may
+        The rings are copied if these tokens overwrite some that the next query sees; otherwise the tokens that they may
         overwrite count as dropped.
         """
         state = super()._snapshot(new)
@@ -222,7 +222,7 @@ class SlidingCache(Cache):
 
 
 def _at(ring: Tensor, places: Tensor) -> Tensor:
-    """Return a copy of the entries of a ring, (batch, heads, slots, width), in slots (slots,) or (batch, slots)."""
+    """Return a copy of the entries of a ring, (batch, heads, slots, width), in slots `places`, (n,) or (batch, n)."""
     if places.ndim == 1:
         return ring.index_select(2, places)
     return ring.gather(2, places[:, None, :, None].expand(*ring.shape[:2], -1, ring.shape[3]))

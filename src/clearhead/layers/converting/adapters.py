@@ -135,7 +135,7 @@ def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: AttentionLayer
 
 @cache
 def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
-    """Return a class that derives from an adapter and from a module's class; cached, one for each pair."""
+    """Return a class that derives from the adapter `kind` and a module's class `theirs`; cached, one for each pair."""
     held = {
         "kinds": (kind, theirs),
         "signature": inspect.signature(theirs.forward),
@@ -145,5 +145,5 @@ def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
 
 
 def _blank(kind: type[Adapter], theirs: type[nn.Module]) -> Adapter:
-    """Return an uninitialised adapter for a module of class `theirs`, for unpickling and copying."""
+    """Return an uninitialised adapter of class `kind` and of a module's class `theirs`, for unpickling and copying."""
     return _class_of(kind, theirs).__new__(_class_of(kind, theirs))

@@ -149,7 +149,7 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
             }
 
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            """Run the adapter on the arguments of a call; store the first difference, or None, in `called`."""
+            """Run the adapter on the arguments of a call; store its first difference to `output`, or None."""
             assert place.made is not None
             try:
                 ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
@@ -209,9 +209,9 @@ def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
 
 @contextmanager
 def _evaluating(model: nn.Module, related: Sequence[nn.Module | None]) -> Iterator[None]:
-    """Run a block with a model and modules not yet in it in eval mode, without gradients.
+    """Run a block with a model and the modules `related`, not yet in it, in eval mode and without gradients.
 
-    Restore each module's mode after. Entries of None are left out.
+    Restore each module's mode after. None in `related` is left out.
     """
     modules = [each for root in (model, *related) if root is not None for each in root.modules()]
     modes = [(each, each.training) for each in modules]

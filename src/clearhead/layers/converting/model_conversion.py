@@ -216,7 +216,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     """Set `place.made` and `place.reader` to the replacement of a module, or `place.reason` to why there is none.
 
     Also sets `place.related`. The replacement shares the module's weights where they are equal; the module is not
-    changed.
+    changed. `read` and `inputs` are those of `convert_model`, `places` all attentions of the model.
     """
     module, kind = place.module, model_type(place.module)
     place.related = _related(place, places)
@@ -305,7 +305,7 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
 
 
 def _ours(made: nn.Module) -> str:
-    """Return the public name of the class of a converted layer."""
+    """Return the public name of the class of a layer or of that in an adapter, as "clearhead.MultiHeadAttention"."""
     layer = _layer(made)
     place = "" if isinstance(layer, MultiHeadAttention) else "layers."
     return f"clearhead.{place}{type(layer).__name__}"

@@ -146,7 +146,7 @@ class ModuleReader:
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
-        """Add the pair of a tensor of the module and the tensor `ours` of the layer; nothing is copied yet."""
+        """Add the pair of a tensor, `theirs` in the module and `ours` in the layer; nothing is copied yet."""
         self.pairs.append(TensorPair(theirs, tensor, ours, how=how))
 
     def tensor(self, name: str) -> Tensor:
@@ -209,7 +209,10 @@ class ModuleReader:
         *,
         num_heads: int | None,
     ) -> bool:
-        """Set projections and sizes of the layer and return True; False, with a reason, if the widths are no heads."""
+        """Set projections and sizes of the layer and return True; False, with a reason, if the widths are no heads.
+
+        No `output` is the identity; `num_heads` of None follows from the module's head_dim.
+        """
         width, head_dim = len(query.weight), self.size("head_dim")
         dim = width // num_heads if head_dim is None and num_heads else head_dim
         if not dim or (num_heads or width // dim) * dim != width:
@@ -294,7 +297,7 @@ class ModuleReader:
                 self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
-        """Add a part to the layer, report it, and return its parameter prefix, "parts.0"."""
+        """Add a part to the layer, report it as read from `theirs`, and return its parameter prefix, "parts.0"."""
         name = f"parts.{len(self.parts)}"
         self.parts.append(part)
         self.settings.append(Row(theirs, name, described(part)))

@@ -49,7 +49,7 @@ class TensorPair:
     how: str = "copied"
 
     def found_in(self, ours: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the tensor of the layer by its name, or the rows that are paired; None for a missing bias."""
+        """Return the layer's tensor, from all of `ours` by name, or its rows that are paired; None if there is none."""
         found = ours.get(self.ours)
         return found if found is None or self.rows is None else found[slice(*self.rows)]
 
