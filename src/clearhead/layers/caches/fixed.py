@@ -151,7 +151,7 @@ class FixedCache(StaticCache):
         return 0 if self._length is None else self.max_len
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if `new` more tokens do not fit; not checked in a trace or the capture of a CUDA graph."""
+        """Raise TooLargeError if `new` more tokens do not fit; not checked in a trace or capture of a CUDA graph."""
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
             super()._check_room(new)
