@@ -38,8 +38,8 @@ def layout_of(
 ) -> RankLayout:
     """Return the layout that `layout` names, or the one in which each rank has the positions that it lists.
 
-    "balanced" counts by the number of keys that each query sees, float64, (tokens,), which `pairs` returns; it is
-    called for no other layout.
+    It is that of `tokens` tokens on `world` ranks. "balanced" counts by the number of keys that each query sees,
+    float64, (tokens,), which `pairs` returns; it is called for no other layout.
 
     Raises:
         ArgumentError: codes `across.layout` and `across.positions`.

@@ -283,11 +283,11 @@ class AttentionLayer(nn.Module, ABC):
     def _posed(
         self, call: LayerCall, projected: Projected | None = None
     ) -> tuple[Heads, dict[str, Any]]:
-        """Return the heads of a call, and the options of `attend` for them; the cache, if any, appends the tokens.
+        """Return the heads of a call, and mask, dropout and options of its parts by name; a cache appends the tokens.
 
         Args:
             call: the call.
-            projected: x and the source as they were projected and transformed; None to do both here.
+            projected: query, key and value as they were projected and transformed; None to do both here.
         """
         query, key, value, unrotated = projected or self._project(call)
         if call.positions is not None and projected is None:

@@ -158,7 +158,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (self.bias_k is not None) + bool(self.add_zero_attn)
 
     def _check_inputs(self, given: dict[str, Any]) -> None:
-        """Raise ShapeError, code `drop-in.shape`, unless query, key and value, in this order, fit the module.
+        """Raise ShapeError, code `drop-in.shape`, unless the module fits query, key and value: `given`, in this order.
 
         Raises ArgumentTypeError, code `NAME.type`, for what is no tensor.
         """

@@ -134,9 +134,8 @@ def _count_from_spans(
 ) -> Tensor | None:
     """Return the visible pairs per block, int64, (batch or 1, 1, query_blocks, kv_blocks).
 
-    None if the mask has no spans, more than BITS parts that hide the same keys from every query, or too many sets of
-    keys. Keys in the same of these parts are counted together, in the expression with `full()` for the parts that they
-    are in and `~full()` for the others.
+    None if the mask has no spans even where its `columns` are known, if these are more than BITS, or if they make more
+    than KEY_SETS_WORTH_COUNTING different sets of keys.
     """
     extent = mask.extent(query_len, kv_len)
     device = extent.device
@@ -150,6 +149,7 @@ def _count_from_spans(
     classes = parts_of_key.unique().tolist() if columns else [0]
     if len(classes) > KEY_SETS_WORTH_COUNTING:
         return None
+    # Keys of one set are counted together: their parts show every key, and the other parts none.
     every, none = full(), ~full()
     total: Tensor | None = None
     for parts in classes:

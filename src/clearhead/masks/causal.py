@@ -56,7 +56,7 @@ class Positioned(Mask):
         """
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys, maybe empty, that is all that every query sees.
+        """Return the run of keys, maybe empty, that every query sees, if all see exactly these.
 
         None if the first and the last query see different keys, or if the offset is a tensor.
         """

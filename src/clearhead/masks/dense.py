@@ -68,10 +68,10 @@ class Dense(Mask, kind="dense"):
             )
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that is all that every query sees.
+        """Return the run of keys that every query sees, if all see exactly these.
 
-        None if queries differ or have gaps, and for many queries, one column for all keys, or values that cannot be
-        read.
+        None if queries differ or have gaps, and for more than MOST_ROWS rows in all, one column for all keys, or values
+        that cannot be read.
         """
         is_few = self.tensor.shape[:3].numel() <= MOST_ROWS
         is_read = is_few and self.tensor.shape[3] == extent.kv_len

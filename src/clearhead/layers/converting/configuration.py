@@ -143,9 +143,9 @@ def _factor(rope: Mapping[str, Any], config: Any) -> float:
 
 
 def _yarn_gain(rope: Mapping[str, Any], config: Any) -> float | None:
-    """Return YaRN's attention factor as given, else made of DeepSeek's mscale and mscale_all_dim.
+    """Return YaRN's attention factor as given, else as DeepSeek's mscale and mscale_all_dim make it.
 
-    None without the factor unless both of these are given and not 0.
+    None if the factor is not given and one of these two is missing or 0. Raises as `_factor`.
     """
     factors = [rope.get(name) for name in ("mscale", "mscale_all_dim")]
     if rope.get("attention_factor") is not None or not all(factors):

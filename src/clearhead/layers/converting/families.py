@@ -277,7 +277,7 @@ def _read_scale(reader: ModuleReader) -> None:
 
 
 def _read_mask_of_gpt2(reader: ModuleReader) -> None:
-    """Read the mask buffers of GPT-2, which old versions store, and `masked_bias`, the value that hidden scores get.
+    """Mark as read the mask buffers of GPT-2, in old versions, and `masked_bias`, the value of hidden scores.
 
     Adds the causal mask to the reader unless the module is a cross-attention or a class of the user's.
     """

@@ -278,7 +278,7 @@ class ModuleReader:
         return True
 
     def _pair_inputs(self, inputs: Sequence[Sequence[Projection]]) -> None:
-        """Add the pairs of query, key and value projections, stacked if several, with zeros for biases of some only."""
+        """Add the pairs of `inputs`, a stack each of query, key, value projections; zeros for biases that some lack."""
         biased = any(each.bias is not None for same in inputs for each in same)
         for ours, same in zip(INPUTS, inputs, strict=True):
             start = 0
