@@ -184,7 +184,7 @@ class Yarn(Scaling):
         pairs = len(frequencies)
 
         def pair(turns: float) -> float:
-            """Return the index of the pair, as a real number, that makes n turns over a text of the training."""
+            """Return the index of the pair, as a real number, that makes `turns` turns over a text of the training."""
             return pairs * math.log(self.original_len / (2 * math.pi * turns)) / math.log(base)
 
         first, last = pair(self.fast), pair(self.slow)
