@@ -33,7 +33,7 @@ class _Short(reprlib.Repr):
         return f"{x}" if x.bit_length() < 128 else f"a number of {x.bit_length()} bits"
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Return the repr of an object of any other class, cut."""
+        """Return the repr of an object of any other class, cut to 240 characters; raises what its repr raises."""
         return bounded(repr(x), self.maxother)
 
 
@@ -133,7 +133,7 @@ def exit_words(code: int) -> str:
 
 
 def raised_words(error: BaseException) -> str:
-    """Return the type and the message of an error of somebody else.
+    """Return "type: message" of any exception, readable and cut to 1000 characters; never raises.
 
     Example:
         >>> raised_words(KeyError("a"))
@@ -183,7 +183,7 @@ def format_bytes(size: float) -> str:
 
 
 def _visible(char: str) -> str:
-    """Return a character, or its name or escape sequence if it is invisible."""
+    """Return a visible character, a sign for a space, tab or line end, or the escape sequence of another one."""
     if char in NAMES:
         return NAMES[char]
     # C* is control, format (direction marks, joiners), surrogates, private and unassigned; Z* is

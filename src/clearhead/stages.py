@@ -102,7 +102,7 @@ def weights(
 
     A sink is one more score per head that takes its share and has no value (Xiao et al., 2024,
     https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025). A query that sees nothing gets zeros; one with a NaN or
-    +∞ in its scores or sink gets NaN, and sends no gradient. A logarithm is −∞ for hidden keys alone.
+    +∞ in its scores or sink gets NaN for visible keys, and sends no gradient. A logarithm is −∞ for hidden keys alone.
     """
     softmax = torch.log_softmax if log else torch.softmax
     if sinks is None:
@@ -311,7 +311,7 @@ def _longest_part(tensor: Tensor) -> Tensor:
 
 
 def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap `scores`: a query or key with a non-finite entry gets scores of NaN, and sends no gradient."""
+    """Wrap `scores`: upcast both; a query or key that `nonfinite_rows` names gets NaN, and sends no gradient."""
 
     @wraps(plain)
     def contained(query: Tensor, key: Tensor, factor: float = 1.0) -> Tensor:
@@ -366,7 +366,7 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(dropped_weights: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return the context of the finite values, with NaN where a non-finite one or a NaN weight counts."""
+        """Return the context of the finite values, in the values' dtype; NaN where another value or weight counts."""
         finite = zero_nonfinite(upcast(value))
         nonfinite = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
         mixed = plain(dropped_weights.masked_fill(nonfinite, 0.0), finite)

@@ -179,7 +179,12 @@ class Attended(Protocol):
         """The queries that are not padding, bool, (batch, query_len); None if nothing tells them apart."""
         ...
 
-    def _statistic(self, name: str) -> Tensor: ...
+    def _statistic(self, name: str) -> Tensor:
+        """Return a statistic by its name in `Summary`, (batch, num_heads, query_len).
+
+        For "received" it is (batch, num_kv_heads, kv_len).
+        """
+        ...
 
 
 def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:

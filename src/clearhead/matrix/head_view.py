@@ -152,7 +152,7 @@ class HeadView:
     def exact(self, every: int = 1) -> HeadMaps:
         """Return the weights of one query in `every`, starting with the first, pair by pair.
 
-        The view must be of a matrix.
+        The view must be of a matrix. `query_len` of the result counts all queries.
 
         Raises:
             TooLargeError: code `matrix.too-large`.
@@ -179,7 +179,8 @@ class HeadView:
     def maps(self, most: int) -> HeadMaps:
         """Return maps of at most `most` × `most` cells, exact if the matrix is small enough.
 
-        The maps of a summary are its pooled maps, of any size, which do not record what the mask hides.
+        The maps of a summary, which must have `pooled`, are its pooled maps, of any size, which do not record what the
+        mask hides.
         """
         weights = self.weights
         if isinstance(weights, Summary):
@@ -223,9 +224,10 @@ class HeadView:
 
     @torch.no_grad()
     def received(self) -> tuple[Tensor, list[int]]:
-        """Return the mean weight that each key receives, (kv_len,), float64, with the sorted indices of its heads.
+        """Return the mean weight that each key receives, (kv_len,), float64, and the heads that it is the mean of.
 
-        Heads that share a key are only known together, so the mean is over all heads of each group.
+        Heads that share a key are only known together: these are all heads of each group that has one of the view's
+        heads, as sorted indices.
         """
         group = self.weights.num_heads // self.weights.num_kv_heads
         shared = sorted({head // group for head in self.heads})

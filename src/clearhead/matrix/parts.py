@@ -47,11 +47,7 @@ def rectangle(problem: Problem, *given: Tensor | slice) -> Rectangle:
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
-    """Raise TooLargeError, code `matrix.too-large`, if twice the size of a part in `dtype` exceeds the free memory.
-
-    Raises:
-        TooLargeError: code `matrix.too-large`.
-    """
+    """Raise TooLargeError, code `matrix.too-large`, if twice the size of a part in `dtype` exceeds the free memory."""
     device = part.rows.device
     wanted = math.prod(part.shape) * dtype.itemsize
     free = free_bytes(device)
@@ -370,13 +366,16 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:
-    """Return a view of a tensor, (batch, heads, queries, keys), with size 1 in each axis but the last of stride 0."""
+    """Return a view of a tensor, (batch, heads, queries, keys), with size 1 in each of the first three of stride 0."""
     for axis in range(3):
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
 
 
-def entropy_of(_: Tensor, logs: Tensor) -> Tensor:
-    """Return −Σ weight · ln weight over the keys, from the logarithms of the weights."""
+def entropy_of(_queries: Tensor, logs: Tensor) -> Tensor:
+    """Return −Σ weight · ln weight over the keys, the last axis, from the logarithms of the weights.
+
+    It is a function for `by_queries`.
+    """
     return -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1)

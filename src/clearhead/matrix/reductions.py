@@ -251,7 +251,10 @@ class Largest(Reduction):
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
-        """Merge the largest weights of a chunk into the result, and store the chunk's `maximum` and `best_score`."""
+        """Merge the largest weights of a chunk into the result, and store the chunk's `maximum` and `best_score`.
+
+        The latter only where all numbers are finite; nothing for a chunk without keys.
+        """
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)

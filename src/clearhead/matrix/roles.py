@@ -277,7 +277,10 @@ class _Means:
         return Roles(**scores, counts=RoleCounts(**counts))
 
     def evenness(self) -> Tensor:
-        """Return the mean of entropy / ln(number of visible keys), (batch, num_heads), over queries with 2 or more."""
+        """Return the mean of entropy / ln(number of visible keys) over the queries that see two keys or more.
+
+        It is (batch, num_heads), without the axes that the query lacks; 0 where there is no such query.
+        """
         matrix, sinks = self.matrix, self.matrix.problem.sinks
         entropy = matrix._statistic("entropy")
         if sinks is not None:
@@ -289,7 +292,9 @@ class _Means:
         return matrix._restore(self.mean(entropy / most, torch.ones_like(self.visible))[0])
 
     def mean(self, values: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean over the queries that have a target, 0 if none has, and their number, (…, batch, num_heads).
+        """Return the mean over the queries that have the choice, 0 without any, and their number.
+
+        Both are (…, batch, num_heads).
 
         `values` are (…, batch, num_heads, query_len); `hits` counts the targets that a query sees. Rounding is
         clamped to [0, 1].
@@ -328,7 +333,7 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the number of visible keys and the first one, from the mask as a tensor, in chunks of queries.
 
     The number is (batch or 1, num_heads or 1, query_len). The first key is that of each query in any head, (batch
-    or 1, query_len).
+    or 1, query_len); 0 for a query that sees none.
     """
     numbers, firsts = [], []
     hides = problem.bias is not None and problem.bias.may_hide

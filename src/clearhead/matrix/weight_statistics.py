@@ -300,9 +300,9 @@ class WeightStatistics(BaseMatrix):
         segments: Tensor | None = None,
         progress: Progress | None = None,
     ) -> tuple[Summary, list[Tensor]]:
-        """Return the summary, and the weights on sets of keys as of `OnKeys`.
+        """Return the summary, and for each set in `keys` the weight on it, (batch, num_heads, query_len).
 
-        The other arguments, and the errors, are those of `summary`.
+        The sets are those of `OnKeys`; the other arguments, and the errors, are those of `summary`.
         """
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
@@ -361,7 +361,7 @@ class WeightStatistics(BaseMatrix):
         return self.summary()._statistic(name)
 
     def _has_gradients(self) -> bool:
-        """Return True if numbers of this matrix have gradients: not over ranks, and not without keys."""
+        """Return True if numbers of this matrix have gradients, in this grad mode: not over ranks, nor without keys."""
         is_whole = self.posed.sharding is None and self.kv_len > 0
         return is_whole and torch.is_grad_enabled() and self._trained()
 

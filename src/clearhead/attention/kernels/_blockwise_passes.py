@@ -261,7 +261,10 @@ def _lost(
 
 
 def _add(to: Tensor, tile: Tile, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
-    """Add factor · (left @ right) to the rows of `to` that belong to the keys of a tile, in place."""
+    """Add factor · (left @ right), (heads, keys of the tile, width), to the keys of a tile in `to`, in place.
+
+    `to` is (heads, kv_len, width).
+    """
     before = 0
     for run in tile.keys:
         to[:, run].baddbmm_(left[:, before : before + length(run)], right, alpha=factor)

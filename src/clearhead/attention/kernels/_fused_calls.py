@@ -48,7 +48,7 @@ def call_with_sinks(
 ) -> Tensor:
     """Return the context of one fused call, as `fused_call` does, with the sinks if there are any.
 
-    And then without dropout.
+    With sinks, the dropout of the problem is ignored.
     """
     if problem.sinks is None:
         return fused_call(problem, query, key, value, mask, causal)
@@ -69,7 +69,10 @@ def _with_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
 
 
 def are_documents(pieces: list[Piece]) -> bool:
-    """Return True if no piece is masked, each has as many keys as queries, or none, and a sample's are in order."""
+    """Return True if no piece is masked or tiled, each has as many keys as queries, or none, and no two share keys.
+
+    The keys of a sample must ascend from piece to piece.
+    """
     ends: dict[int, int] = {}
     for piece in pieces:
         row, seen = piece.rows.start, length(piece.keys)
@@ -302,8 +305,9 @@ def _as_the_kernels_want(
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
     """Return mask and bias of a piece as one tensor, and which queries see a key, (…, queries, 1).
 
-    Both None without a mask; the second also if all are known to see a key, never on a GPU or in a trace. Bool without
-    a bias. Rows that see nothing are all open, as in `shown_mask`; a strip's queries are in reverse.
+    Both None for a piece that is not masked; the second also if all are known to see a key, never on a GPU or in a
+    trace. The first is bool without a bias, else it is added to the scores. Rows that see nothing are all open, as in
+    `shown_mask`; a strip's queries are in reverse.
     """
     if not piece.masked:
         return None, None

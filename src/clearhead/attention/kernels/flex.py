@@ -256,6 +256,7 @@ def _visible(spans: Spans) -> Visible:
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 
     def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return True if the key is in a run of the query in sample `row`; all are indices."""
         row = row if several else torch.zeros_like(row)
         seen = (start[row, query, 0] <= key) & (key < stop[row, query, 0])
         for piece in range(1, pieces):
@@ -273,6 +274,7 @@ def _scores(problem: Problem) -> Scores | None:
         return None
 
     def scores(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return the scaled score of a pair of sample `row`, capped, and with its bias added."""
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         if added is not None:
