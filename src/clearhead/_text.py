@@ -20,6 +20,7 @@ class _Short(reprlib.Repr):
     """Reprs of a bounded length."""
 
     def __init__(self) -> None:
+        """Limit strings and other objects to 240 characters, and collections to 12 items."""
         super().__init__()
         self.maxstring = self.maxother = 240
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 12
@@ -61,7 +62,7 @@ def readable(text: str) -> str:
 
 
 def as_json(content: object) -> str:
-    r"""Return a value as JSON text in which letters outside ASCII are not escaped.
+    r"""Return a value as JSON text, indented by 2, in which letters outside ASCII are not escaped.
 
     Half of a surrogate pair, as in a file name that is not UTF-8, is escaped; `json.loads` restores it.
 
@@ -74,7 +75,9 @@ def as_json(content: object) -> str:
 
 
 def patch_names(grid: tuple[int, int], skip: int) -> list[str]:
-    """Return a name for each token of a picture: those before the patches, then each by row and column.
+    """Return a name for each token of a picture: `skip` tokens before the patches, then "row,column" for each patch.
+
+    `grid` is the number of rows and of columns of patches.
 
     Example:
         >>> patch_names((1, 2), 2)

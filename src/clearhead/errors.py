@@ -48,7 +48,7 @@ class ClearheadError(Exception):
 
     Args:
         code: a stable, dotted name of the mistake.
-        message: what was expected and what came, in one or more lines.
+        message: what was expected and what came, in one or more lines; cut to MOST letters, and made readable.
 
     Example:
         >>> import torch, clearhead as ch
@@ -68,6 +68,7 @@ class ClearheadError(Exception):
         self.message = message
 
     def __str__(self) -> str:
+        """Return "[code] message"."""
         return f"[{self.code}] {self.message}"
 
 

@@ -315,6 +315,7 @@ def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(query: Tensor, key: Tensor, factor: float = 1.0) -> Tensor:
+        """Return the scores of the upcast query and key, NaN for rows of either that `nonfinite_rows` names."""
         query, key = upcast(query), upcast(key)
         queries, keys = nonfinite_rows(query, factor), nonfinite_rows(key)
         matches = plain(zero_rows(query, queries), zero_rows(key, keys))
@@ -331,6 +332,7 @@ def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(masked_scores: Tensor, sinks: Tensor | None = None, log: bool = False) -> Tensor:
+        """Return the weights, or with `log` their logarithms; NaN at visible keys of queries that are not finite."""
         hidden, empty = _hidden_and_empty(masked_scores)
         nonfinite = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
         if sinks is not None:
@@ -349,6 +351,7 @@ def _contain_logsumexp(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(masked_scores: Tensor) -> Tensor:
+        """Return the logsumexp of each query: −∞ for an empty row, NaN for one with NaN."""
         _, empty = _hidden_and_empty(masked_scores)
         nonfinite = torch.isnan(masked_scores).any(dim=-1, keepdim=True)
         total = plain(masked_scores.masked_fill(empty | nonfinite, 0.0))

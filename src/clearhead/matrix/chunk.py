@@ -194,7 +194,7 @@ class Chunk:
         return total if self.empty is None else total.masked_fill(self.empty, 0.0)
 
     def share_with(self, sinks: Tensor) -> None:
-        """Rescale the weights and `maximum`, in place, for sinks with these logits, (heads,), and store them."""
+        """Rescale weights and `maximum`, in place, for sinks with these logits, (heads,), and store them as `sinks`."""
         share = torch.sigmoid(self.logsumexp - sinks[:, None])
         self.weights.mul_(share[..., None])
         self.maximum = self.maximum * share

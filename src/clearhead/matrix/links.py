@@ -253,11 +253,7 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
     places = (candidates >= least).nonzero()[:, 0]
     order = candidates[places].argsort(descending=True, stable=True)[:count]
     return [
-        _link(weights, place) for place in places[order].tolist() if float(candidates[place]) > 0
+        Link(0, *divmod(place, weights.shape[-1]), weight)
+        for place in places[order].tolist()
+        if (weight := float(candidates[place])) > 0
     ]
-
-
-def _link(weights: Tensor, place: int) -> Link:
-    """Return the link at a flat index into the weights of one head, (query_len, kv_len)."""
-    query, key = divmod(place, weights.shape[-1])
-    return Link(0, query, key, float(weights[query, key]))

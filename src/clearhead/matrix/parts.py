@@ -131,14 +131,17 @@ class _OfChunks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, of_chunk: Any, chunks: Sequence[Tensor], *tensors: Any) -> Any:
-        """Return a result for each chunk: of_chunk(chunk, *tensors)."""
+        """Return of_chunk(chunk, *tensors) for each chunk, as a tuple; the tensors are saved."""
         ctx.of_chunk, ctx.chunks = of_chunk, chunks
         ctx.save_for_backward(*tensors)
         return tuple(of_chunk(some, *tensors) for some in chunks)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Return the gradients of the tensors, None for those that have none."""
+        """Return the gradients of the tensors, None for those that need none and for the other inputs.
+
+        Each chunk is computed again.
+        """
         again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
         with torch.enable_grad():
             # Views, so that a tensor that another one is made of gets no more than its own gradient.

@@ -253,7 +253,7 @@ class _Means:
         return _Targets(keys, seen)
 
     def weights_on(self, targets: _Targets) -> Tensor:
-        """Return the weight of each query on its targets, pair by pair, (batch, num_heads, query_len)."""
+        """Return the weight of each query on its targets, summed, (batch, num_heads, query_len)."""
         keys, seen = targets
         # Pairs are computed for targets only: they come first, as many as the fullest row has.
         some = seen.any(dim=1).flatten(1)
@@ -268,7 +268,10 @@ class _Means:
         return torch.where(seen, weights.unflatten(2, keys.shape[1:]), 0.0).sum(dim=-1)
 
     def roles(self, targets: dict[str, _Targets], weights: Sequence[Tensor]) -> Roles:
-        """Return the score of each role and the number of queries that it is a mean of, from the weights on targets."""
+        """Return the score of each role and the number of queries that it is a mean of.
+
+        `weights` has for each of the targets, in order, the weight on them, (batch, num_heads, query_len).
+        """
         hits = [each.seen.sum(dim=-1).expand(weights[0].shape) for each in targets.values()]
         scores, counts = (
             dict(zip(targets, map(self.matrix._restore, each), strict=True))

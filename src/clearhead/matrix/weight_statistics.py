@@ -366,7 +366,10 @@ class WeightStatistics(BaseMatrix):
         return is_whole and torch.is_grad_enabled() and self._trained()
 
     def _by_queries(self, function: Callable[..., Tensor], *others: BaseMatrix) -> Tensor:
-        """Return the results of a function, as `by_queries` takes it, for all queries, in the user's dimensions."""
+        """Return the results of a function for all queries, in the user's dimensions, with gradients.
+
+        The function is one for `by_queries`, of this matrix and `others`.
+        """
         found = by_queries([each.problem for each in (self, *others)], function)
         return self._restore(torch.cat(found, dim=2))
 

@@ -84,7 +84,7 @@ def are_documents(pieces: list[Piece]) -> bool:
     return True
 
 
-def classes(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
+def documents_by_length(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
     """Group documents of similar length, longest first, and return the indices of each group's pieces.
 
     The pieces of a group are all causal, or all not causal and of one length. On the CPU a document with more than
@@ -109,7 +109,7 @@ def classes(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
 def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
     """Return the context of pieces that are documents, (batch, num_heads, query_len, value_head_dim).
 
-    Each group of `classes` is one call, padded to the longest. Documents without keys get zeros.
+    Each group of `documents_by_length` is one call, padded to the longest. Documents without keys get zeros.
     """
     if length(pieces[0].rows) > 1:
         rows = [slice(row, row + 1) for row in range(problem.batch)]
@@ -120,7 +120,7 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
         _cut(problem.value, pieces, [piece.keys for piece in pieces]),
     ]
     contexts: dict[int, Tensor] = {}
-    for group in classes(problem, pieces):
+    for group in documents_by_length(problem, pieces):
         sizes = [length(pieces[place].keys) for place in group]
         query, key, value = (
             pad_sequence([each[place].transpose(0, 1) for place in group], True).transpose(1, 2)
@@ -242,7 +242,7 @@ def fused_call(
     the scores. A value of another width than the key is padded, and the context cut again.
     """
     width = value.shape[3]
-    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
+    query, key, value, scale = _for_fused_call(query, key, value, problem.scale)
     grouped = False
     if query.shape[1] != key.shape[1]:  # a branch, since sizes may be symbolic or traced
         grouped = True
@@ -268,7 +268,7 @@ def _fused_with_logsumexp(
     Arguments are those of `fused_call`. The logsumexp is (samples, num_heads, queries), upcast.
     """
     width = value.shape[3]
-    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
+    query, key, value, scale = _for_fused_call(query, key, value, problem.scale)
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     context, total = FlashWithLogsumexp.apply(query, key, value, mask, causal, scale)
@@ -276,7 +276,7 @@ def _fused_with_logsumexp(
     return context if context.shape[3] == width else context[..., :width], total
 
 
-def _as_the_kernels_want(
+def _for_fused_call(
     query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return query, key, value and scale with one width, contiguous rows that do not overlap, and a scale above 0.

@@ -237,7 +237,10 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, int32, the number of True blocks in each row, and all of its block indices, True ones first."""
+    """Return the number of True blocks in each row, (…, rows), and its block indices, True ones first, both int32.
+
+    `blocks` is bool, (…, rows, columns), and the indices have its shape.
+    """
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
@@ -285,7 +288,7 @@ def _scores(problem: Problem) -> Scores | None:
 
 
 def _hiding(problem: Problem) -> Scores | None:
-    """Return the score_mod that sets pairs to −∞ where the bias is −∞; None if there is no bias that may be."""
+    """Return the score_mod that sets a pair to −∞ where the bias is −∞; None without a bias that may hide."""
     if problem.bias is None or not problem.bias.may_hide:
         return None
     added = _added(problem.bias, problem)

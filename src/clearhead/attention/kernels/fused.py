@@ -21,7 +21,7 @@ from clearhead._text import format_bytes
 from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
 from clearhead.attention.kernels._fused_calls import (
     are_documents,
-    classes,
+    documents_by_length,
     fused_call,
     in_precision,
     logsumexp_of_piece,
@@ -137,7 +137,7 @@ def how(problem: Problem) -> str:
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
         return f"two products around a softmax on {problem.device.type}, for {queries}"
     if _is_documents(problem, pieces):
-        groups = classes(problem, pieces)
+        groups = documents_by_length(problem, pieces)
         return f"{len(groups)} fused calls on {problem.device.type}, over {len(pieces)} documents by length"
     kinds = []
     for kind, name in (
