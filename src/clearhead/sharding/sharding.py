@@ -117,8 +117,8 @@ class Sharding(Drawn):
             dim: the axis of the tokens.
 
         Raises:
-            ShapeError, ArgumentTypeError: codes `across.rows`, for another number of tokens or no such axis;
-                `tensor.type`, `tensor.layout`.
+            ShapeError: code `across.rows`, for another number of tokens or no such axis.
+            ArgumentTypeError: codes `tensor.type` and `tensor.layout`.
         """
         self.check_rows(tensor, dim, self.tokens, "all ranks together have")
         return tensor.index_select(dim, self.positions.to(tensor.device))
@@ -185,10 +185,7 @@ class Sharding(Drawn):
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a random seed drawn on rank 0, equal on every rank; each advances its generator and must call it.
-
-        Raises RankError, code `across.lost`, if a rank is lost.
-        """
+        """Return a seed drawn on rank 0, equal on every rank, which must all call it; RankError if a rank is lost."""
         # Every rank draws, so that their generators stay in step.
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
@@ -226,10 +223,7 @@ class Sharding(Drawn):
         return made[0]
 
     def _texts(self, text: str, tensor: object) -> list[str]:
-        """Return the text of every rank; a text of more than MESSAGE bytes is cut and ends in its hash.
-
-        `tensor` is as in `agree`. Raises RankError, code `across.lost`, if a rank is lost.
-        """
+        """Return the text of each rank; above MESSAGE bytes it is cut and ends in its hash. RankError if one is lost."""
         sent = text.encode()
         if len(sent) > MESSAGE:
             digest = hashlib.sha256(sent).hexdigest()[:16].encode()
@@ -242,10 +236,7 @@ class Sharding(Drawn):
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
     def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
-        """Raise ShapeError, or ArgumentTypeError for no dense tensor, unless axis `dim` has the size `tokens`.
-
-        `who` is the text in front of the number in the message, such as "rank 1 has".
-        """
+        """Raise ShapeError, or ArgumentTypeError for no dense tensor, unless axis `dim` has `tokens`, as `who` says."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         axis = as_int(dim)
@@ -290,11 +281,7 @@ def _compare(texts: list[str], rank: int) -> None:
 
 
 def _difference(mine: str, other: str, rank: int, place: int) -> str:
-    """Return text that names the first parts in which the calls of two ranks differ, but for their layout.
-
-    `mine` is the description of `rank`, `other` that of `place`; commas separate parts. Without such a part the text
-    says that the ranks hold other tokens.
-    """
+    """Return text on the first part in which the calls of `rank` and `place` differ, or that their tokens differ."""
     parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
     for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
         if one != another and not one.startswith("layout"):

@@ -196,10 +196,7 @@ def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _versions(mask: Mask) -> tuple[int, ...] | None:
-    """Return how often each tensor of a mask was written to.
-
-    None if a change could go unnoticed, as in inference mode.
-    """
+    """Return how often each tensor of a mask was written to; None if a change could go unnoticed."""
     versions = []
     for leaf in leaves(mask):
         if type(leaf) not in OF_THEIR_FIELDS:
