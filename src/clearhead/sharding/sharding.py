@@ -223,7 +223,7 @@ class Sharding(Drawn):
         return made[0]
 
     def _texts(self, text: str, tensor: object) -> list[str]:
-        """Return the text of each rank; above MESSAGE bytes it is cut and ends in its hash. RankError without a rank."""
+        """Return the text of each rank; one of more than MESSAGE bytes is cut and ends in its hash."""
         sent = text.encode()
         if len(sent) > MESSAGE:
             digest = hashlib.sha256(sent).hexdigest()[:16].encode()
