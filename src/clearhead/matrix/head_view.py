@@ -184,7 +184,7 @@ class HeadView:
         """
         weights = self.weights
         if isinstance(weights, Summary):
-            return self.kept(None, 0)
+            return self.pooled_maps(None, 0)
         sizes = weights.query_len, weights.kv_len
         rows, columns = (side(each, most) for each in sizes)
         if (rows, columns) == sizes:
@@ -195,7 +195,7 @@ class HeadView:
         return HeadMaps(shares, hidden, *sizes)
 
     @torch.no_grad()
-    def kept(self, problem: Problem | None, row: int) -> HeadMaps:
+    def pooled_maps(self, problem: Problem | None, row: int) -> HeadMaps:
         """Return the pooled maps of a summary, with the cells that the mask of sample `row` of `problem` hides.
 
         Without a problem `hidden` is None. The view must be of a summary with `pooled`.

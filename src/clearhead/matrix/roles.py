@@ -17,7 +17,7 @@ from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import pairs, visible_pairs
-from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.matrix.summary import Summary
 
 RECENT = 8
@@ -76,7 +76,7 @@ def roles(
     tokens = matrix.tokens if tokens is None else tokens
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     with torch.no_grad():
-        means = _Means(matrix, counting("queries", queries, matrix.problem))
+        means = _Means(matrix, read_queries("queries", queries, matrix.problem))
         targets = means.targets(ids)
         return means.roles(targets, [means.weights_on(each) for each in targets.values()])
 
@@ -99,7 +99,7 @@ def mean_weight(matrix: AttentionMatrix, keys: Tensor) -> Tensor:
         tensor(0.4167)
     """
     with torch.no_grad():
-        means = _Means(matrix, counting("real", matrix.real, matrix.problem))
+        means = _Means(matrix, read_queries("real", matrix.real, matrix.problem))
         targets = means.targets_of(keys)
         mean, _ = means.mean(means.weights_on(targets), targets.seen.sum(dim=-1))
         return matrix._restore(mean)
@@ -118,7 +118,7 @@ def evenness(matrix: AttentionMatrix) -> Tensor:
         tensor(1.)
     """
     with torch.no_grad():
-        return _Means(matrix, counting("real", matrix.real, matrix.problem)).evenness()
+        return _Means(matrix, read_queries("real", matrix.real, matrix.problem)).evenness()
 
 
 def first_keys(problem: Problem) -> Tensor:
@@ -131,7 +131,7 @@ def first_keys(problem: Problem) -> Tensor:
         >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left).problem)
         tensor([[1]])
     """
-    counts = counting("real", real_queries(problem), problem)
+    counts = read_queries("real", real_queries(problem), problem)
     return _visible_keys(problem, counts)[1].expand(problem.batch, -1)
 
 
@@ -162,7 +162,7 @@ def summary_with_roles(
     problem, real = matrix.problem, matrix.real
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
     with torch.no_grad():
-        means = _Means(matrix, counting("real", real, problem), first)
+        means = _Means(matrix, read_queries("real", real, problem), first)
         targets = means.targets(ids)
         keys = [each.keys[:, None].where(each.seen, -1) for each in targets.values()]
         summary, weights = matrix._summary_and_weights(keys, **options)

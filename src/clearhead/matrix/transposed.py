@@ -41,6 +41,8 @@ class Transposed:
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return the transposed weights times vectors of the queries, upcast, with gradients.
 
+        Where ranks share the queries, it is summed over the ranks, and every rank must call it.
+
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
                 and heads, or (query_len,).

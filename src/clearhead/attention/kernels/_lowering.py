@@ -166,8 +166,8 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
 def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:
     """Return chunks of queries, of all or of `part`, each with the keys that it sees and its part of the mask.
 
-    EVERYTHING_MASKED if one chunk has all pairs, or if the loop would be unrolled. Without spans each chunk has all
-    keys.
+    EVERYTHING_MASKED if one chunk, which is no strip, has all pairs, or if `is_one_graph` says so. Without spans each
+    chunk has all keys.
     """
     per_query = max(1, _mask_count(problem) * problem.kv_len)
     if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
@@ -211,7 +211,7 @@ def _goes_by_distance(problem: Problem) -> bool:
     return spans is not None and bool((spans.stop > spans.start).any(dim=2).all())
 
 
-def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
+def cut_to_read_keys(problem: Problem, pieces: list[Piece]) -> Problem:
     """Return the problem, without its mask, cut to the keys from the first to the last that the pieces read.
 
     The problem itself if that is every key; no key if no piece reads one. The pieces do not index the result.

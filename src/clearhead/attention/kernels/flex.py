@@ -357,7 +357,7 @@ def _shares(
 ) -> Tensor:
     """Return the share of each query's visible keys that are marked, (batch, num_heads, query_len, marks).
 
-    0 without keys.
+    0 for a query that sees no key.
     """
     # Scores of nought give every visible key the same share, which nothing makes too small.
     query, key = torch.zeros_like(problem.query), torch.zeros_like(problem.key)

@@ -37,7 +37,7 @@ from clearhead.attention.kernels._lowering import (
     Piece,
     assemble,
     count,
-    in_sight,
+    cut_to_read_keys,
     lower,
     mask_numbers,
 )
@@ -188,7 +188,7 @@ def attend(problem: Problem) -> Tensor:
     if can_read_now(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
-        is_safe = all_finite(problem if pieces[0].whole else in_sight(problem, pieces))
+        is_safe = all_finite(problem if pieces[0].whole else cut_to_read_keys(problem, pieces))
     else:
         # ONNX does not define what NaN does.
         is_safe = _is_bare(problem, pieces) or is_exporting_to_onnx()
@@ -232,7 +232,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
     if not query.is_cpu or refusals(problem) or in_functorch:
         return None
     pieces = lower(problem)
-    if can_read_now(query) and not all_finite(in_sight(problem, pieces), with_value=False):
+    if can_read_now(query) and not all_finite(cut_to_read_keys(problem, pieces), with_value=False):
         return None
     parts = [logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]

@@ -158,7 +158,7 @@ class RingRounds:
         self._logsumexp: Tensor | None = None
 
     def each(self, use: Callable[[Problem, Tensor], None]) -> None:
-        """Call `use(problem, positions)` for each rank's keys, unless no query of this rank sees one.
+        """Call `use(problem, positions)` for each rank's keys, but those that the spans hide from all queries here.
 
         The problem has this rank's queries and those keys, also as its value, detached; the positions are those of the
         keys. Every rank must call it.
