@@ -62,6 +62,7 @@ class ClearheadError(Exception):
     code: str
 
     def __init__(self, code: str, message: str) -> None:
+        """Store the code, and the message made readable and cut, as `code` and `message`."""
         message = bounded(message, MOST - len(code) - 3)
         super().__init__(code, message)
         self.code = code

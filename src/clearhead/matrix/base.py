@@ -39,6 +39,7 @@ class BaseMatrix(NoTensor):
     """
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
+        """Store the problem, whose value is not read, and the value apart from it; nothing is computed."""
         # Next to the problem, so that no weight depends on it, as a NaN in it would make them.
         self._value = value
         # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.

@@ -103,6 +103,7 @@ class Chunk:
     def __init__(
         self, extent: ChunkPlace, scores: Tensor, weights: Tensor, empty: Tensor | None
     ) -> None:
+        """Store the tensors, which are not copied; `block`, `sinks` and `visible` are None until they are set."""
         self.extent = extent
         self.sample, self.kv_heads, self.heads, self.queries, self.keys, self.tiles = extent
         self.scores, self.weights, self.empty = scores, weights, empty

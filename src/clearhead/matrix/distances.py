@@ -22,6 +22,7 @@ class Distance(PerQuery):
     destroys = frozenset({"scores"})
 
     def __init__(self, problem: Problem) -> None:
+        """Start with 0 for each query of the problem, (batch, num_heads, query_len)."""
         super().__init__(problem)
         self.positions = problem.query_positions
         self.offset = None if problem.sharding else problem.kv_len - problem.query_len

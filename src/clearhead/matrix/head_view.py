@@ -133,6 +133,7 @@ class HeadView:
         sample: int = 0,
         heads: Sequence[int] | None = None,
     ) -> None:
+        """Store the weights, the row of the batch, and the indices of the heads, all for None; nothing is computed."""
         self.weights, self.sample = weights, sample
         self.heads = list(range(weights.num_heads) if heads is None else heads)
 

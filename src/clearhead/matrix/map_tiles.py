@@ -205,6 +205,7 @@ class _Rectangle:
     def __init__(
         self, problem: Problem, total: Tensor, sample: int, head: int, columns: range
     ) -> None:
+        """Read the mask's spans, and add the sinks to the logsumexp; no weight is computed."""
         self.problem, self.columns = problem, columns
         self.place = sample, head
         self.keys = slice(columns.start, columns.stop)

@@ -101,6 +101,7 @@ class AttentionMatrix(WeightStatistics):
         real_queries: Tensor | None = None,
         **options: Unpack[ScoreOptions],
     ) -> None:
+        """Check the arguments, as the class describes them; with `across` the keys are gathered, unless in a ring."""
         check_bool("cross", cross)
         if across is not None and value is not None:
             raise UnsupportedError(

@@ -220,6 +220,7 @@ class _Means:
     def __init__(
         self, matrix: AttentionMatrix, counts: Tensor, first: Tensor | None = None
     ) -> None:
+        """Count the keys that each query sees, which reads the mask."""
         self.matrix, self.counts = matrix, counts
         self.visible, seen = _visible_keys(matrix.problem, counts)
         self.first = seen if first is None else first

@@ -276,6 +276,7 @@ class _Buffers:
     """Computes chunks of finite weights of a problem, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem) -> None:
+        """Start with empty buffers, in the dtype of the weights; `chunk` makes them as large as it needs."""
         like = stages.upcast(problem.query[:0])
         self.scores, self.weights = like.new_empty(0), like.new_empty(0)
         self.sinks = None if problem.sinks is None else stages.upcast(problem.sinks)

@@ -29,6 +29,7 @@ class Transposed:
     """
 
     def __init__(self, problem: Problem) -> None:
+        """Store the problem; nothing is computed."""
         self.problem = problem
 
     @property
@@ -119,6 +120,7 @@ class TransposedSum(Reduction):
     """
 
     def __init__(self, problem: Problem, vectors: Tensor) -> None:
+        """Start with zeros, (batch, num_heads, kv_len, width), for vectors (batch, num_heads, query_len, width)."""
         self.vectors = vectors
         self.finite = stages.all_finite(vectors)
         shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])

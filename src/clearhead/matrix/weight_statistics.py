@@ -45,6 +45,7 @@ class WeightStatistics(BaseMatrix):
     """
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
+        """Store the problem and the value, as `BaseMatrix` does."""
         super().__init__(problem, value)
         # Computed once. Callers get copies, which they may write to.
         self._entropy: Tensor | None = None

@@ -65,6 +65,7 @@ class Sharding(Drawn):
     """
 
     def __init__(self, layout: RankLayout, rank: int, group: Any, how: str = "gather") -> None:
+        """Store a layout, this rank, the process group or None, and the method; `across` checks them."""
         self._order, self.counts = layout
         self.how = how
         self.tokens = len(self._order)
@@ -185,8 +186,7 @@ class Sharding(Drawn):
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a seed drawn on rank 0, equal on every rank, which must all call it; RankError if a rank is lost."""
-        # Every rank draws, so that their generators stay in step.
+        """Return a seed of rank 0; all must call it, and their generators advance. RankError if one is lost."""
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
             drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
@@ -257,6 +257,7 @@ class Sharding(Drawn):
             )
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the number of tokens here."""
         return (
             f"Sharding [tokens={self.tokens}, world={self.world}, rank={self.rank}] with "
             f"{self.count} tokens here"

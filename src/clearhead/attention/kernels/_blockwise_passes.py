@@ -283,6 +283,7 @@ class _GradBias:
     """
 
     def __init__(self, work: Work, bias: Bias | None, tensor: Tensor | None) -> None:
+        """Start with a sum of zeros, of the shape of `tensor`; neither bias nor tensor may be None."""
         assert bias is not None
         assert tensor is not None
         self.work, self.bias, self.tensor = work, bias, tensor

@@ -154,6 +154,7 @@ class RingRounds:
     """
 
     def __init__(self, call: ShardedCall) -> None:
+        """Store the call; nothing is sent."""
         self.call = call
         self._logsumexp: Tensor | None = None
 
@@ -245,6 +246,7 @@ class _Round:
     """
 
     def __init__(self, call: ShardedCall, block: Tensor, what: str) -> None:
+        """Store this rank's block, made contiguous; nothing is sent."""
         self.held, self.what, self.shape = call.of_keys, what, block.shape
         self.own = [block.contiguous()]
 
