@@ -186,7 +186,7 @@ class Sharding(Drawn):
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a seed of rank 0; all must call it, and their generators advance. RankError if one is lost."""
+        """Return a random seed, that of rank 0; all must call it, and all generators advance. RankError if one is lost."""
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
             drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
