@@ -310,7 +310,7 @@ class Pooled(Reduction):
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the maps over the ranks."""
+        """Sum the maps over the ranks, in place; every rank must call it."""
         self.sums = sharding.sum(self.sums, "pooled maps")
 
 
@@ -339,7 +339,7 @@ class Received(Reduction):
             result[:, columns] += grouped[:, 0]
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result over the ranks."""
+        """Sum the result over the ranks, in place; every rank must call it."""
         self.result = sharding.sum(self.result, "what keys receive")
 
 

@@ -136,7 +136,7 @@ class TransposedSum(Reduction):
         self.result[chunk.sample, chunk.heads, chunk.keys] += product
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the product over the ranks."""
+        """Sum the product over the ranks, in place; every rank must call it."""
         self.result = sharding.sum(self.result, "transposed products")
 
 

@@ -186,7 +186,7 @@ class Sharding(Drawn):
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a random seed, that of rank 0; all must call it, and all generators advance. RankError if one is lost."""
+        """Return the random seed that rank 0 draws; every rank must call it and draws. RankError if one is lost."""
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
             drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
