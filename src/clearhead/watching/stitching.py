@@ -25,7 +25,7 @@ from clearhead.masks.full import Full, full
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.watching.continuing import Continuation, QueryRun
 
 NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
@@ -152,7 +152,7 @@ def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tenso
     parts = []
     for each in pieces:
         call = calls[each.call]
-        real = counting("real_queries", real_queries(call), call).expand(call.batch, -1)
+        real = read_queries("real_queries", real_queries(call), call).expand(call.batch, -1)
         real = real[each.rows, each.queries]
         parts.append(real if each.live is None else real & each.live[:, None])
     return torch.cat(parts, dim=1)

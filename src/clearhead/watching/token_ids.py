@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_ints, check_has_numbers, check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
-from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.matrix.roles import first_keys
 from clearhead.watching.continuing import Continuation
 
@@ -110,7 +110,7 @@ class TokenIds:
         ended = self._ended.rows
         if ended is None or ended.shape != (problem.batch, problem.query_len):
             return problem
-        real = counting("real_queries", real_queries(problem), problem)
+        real = read_queries("real_queries", real_queries(problem), problem)
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
     def of(self, problem: Problem, name: str, link: Continuation | None = None) -> Tensor | None:
