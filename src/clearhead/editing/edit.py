@@ -119,7 +119,7 @@ class Edit(Answering, Drawn):
         return LayerEdit(partial(self.add, self.pattern(layer)))
 
     def add(self, layer: str, what: str, operation: Operation) -> None:
-        """Append an operation, described by `what`, on every module whose path is like `layer`."""
+        """Append an operation, described by `what`, on every module whose path is like `layer` (`is_like`)."""
         self._was_used = True
         self._operations.append((layer, what, operation))
 
@@ -134,6 +134,11 @@ class Edit(Answering, Drawn):
         return "\n".join(lines + [f"  {layer}  {what}" for layer, what, _ in self._operations])
 
     def __enter__(self) -> "Edit":
+        """Install the hooks, reset the counts, and return the edit.
+
+        Raises EditError, `edit.compiled` for a model with a compiled module, `edit.entered` if the edit is active
+        already.
+        """
         self._modules = dict(self._model.named_modules())
         for path, module in self._modules.items():
             if is_compiled(module):
@@ -162,6 +167,10 @@ class Edit(Answering, Drawn):
 
     @entering.by_use
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Uninstall the hooks; after a block without an error, raise or warn as `check_effects` and `say_missing` do.
+
+        Errors of the block propagate.
+        """
         try:
             self._end()
         except BaseException:
@@ -213,9 +222,9 @@ class Edit(Answering, Drawn):
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
         """Return the path of the attending module and its operations in this call.
 
-        None if no module of the model runs, or if edits exist, but none for it; it is then counted. Sets the number of
-        the call on each operation of the module. Raises EditError if one path stands for two modules, or if one call
-        is edited in a backward pass.
+        The module is the innermost that runs, or its attribute `child`. None if no module of the model runs, or if
+        edits exist, but none for it; it is then counted. Sets the number of the call on each operation of the module.
+        Raises EditError if one path stands for two modules, or if one call is edited in a backward pass.
         """
         if not self._stack:
             return None
@@ -333,7 +342,7 @@ def is_like(path: str, layer: str) -> bool:
 
 
 def _holds(path: str, layer: str) -> bool:
-    """Return True if a path has these parts in it, one after the other."""
+    """Return True if consecutive parts of a path are those of `layer`: "a.b.c" has "b.c"."""
     return f".{layer}." in f".{path}."
 
 

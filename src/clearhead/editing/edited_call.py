@@ -185,6 +185,11 @@ class EditedCall:
     _groups: dict[tuple[int, ...], list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Group the heads by the operations on them.
+
+        Raises EditError: `edit.heads` as `Operation.chosen`, `edit.conflict` as `_check`, and `edit.parallel` for an
+        edit of some heads where ranks share them.
+        """
         part = self.problem.part
         is_share = part is not None and part.heads is not None
         if is_share and any(each.heads != slice(None) for each in self.operations):
@@ -270,7 +275,8 @@ class EditedCall:
     ) -> Tensor:
         """Return the context of heads with edited scores; queries whose weights stay the same keep theirs.
 
-        `own` itself if no operation changes scores. `counts` adds the changed queries to the tallies.
+        `own` is the context of just these heads by the model's kernel, and returned itself if no operation changes
+        scores. `counts` adds the changed queries to the tallies.
         """
         call = edited = part_of(self.problem, heads, self.path)
         rows: Tensor | None = None

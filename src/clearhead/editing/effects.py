@@ -95,7 +95,7 @@ class Effects(MeasuredRows[Effect]):
         self.runs = len(rows) if runs is None else runs
 
     def _with(self, rows: Sequence[Effect]) -> Self:
-        """Return a table of other rows, with the same baseline and clean metric."""
+        """Return a table of other rows, with the same baseline and clean metric; `runs` is the number of these rows."""
         return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:

@@ -47,10 +47,13 @@ class Use(partial[None]):
 
 
 class _Exit:
+    """The descriptor of `by_use`."""
+
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave
 
     def __get__(self, edit: Any, kind: type) -> Callable[..., None]:
+        """Return a new `Use` of the edit, which its `__enter__` takes; from the class, the plain function."""
         if edit is None:
             return self._leave  # contextlib.ExitStack asks the class
         use = Use(self._leave, edit)

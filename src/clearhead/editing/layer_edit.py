@@ -329,6 +329,7 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
         whole = tensor[(None,) * (4 - tensor.ndim)]
 
         def of_tensor(path: str, heads: list[int], number: int) -> Contexts:
+            """Return the given tensor as the contexts of `heads`; path and number are not used."""
             spread = whole.expand(-1, len(heads), -1, -1) if given.ndim == 1 else whole
             return Contexts(spread, 0, heads=tuple(heads))
 
@@ -344,6 +345,7 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
         )
 
     def find(path: str, heads: list[int], number: int) -> Contexts:
+        """Return the contexts that a record has for a call, or those given for all calls; EditError if it has none."""
         some: Any = given.whole_and_call(path, number) if isinstance(given, Seen) else [given]
         made = _context_in(some[0], is_mean) if some else None
         if made is None:

@@ -35,6 +35,7 @@ def check_metric(metric: Any) -> Callable[[Any], Any]:
         )
 
     def of_output(output: Any) -> Any:
+        """Return what the metric returns; ArgumentTypeError for the errors that are named above."""
         try:
             return metric(output)
         except ClearheadError:
