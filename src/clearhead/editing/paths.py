@@ -224,9 +224,9 @@ class OtherInputs(OfContext):
 
 
 def _receivers(given: Any) -> list[Receiver] | None:
-    """Return the receivers as a list of (layer, head, input); None if none were given.
+    """Return the receivers as a list of (layer, head, input); None if None was given.
 
-    Raises ArgumentTypeError, code `paths.receivers`, for anything else.
+    Raises ArgumentTypeError, code `paths.receivers`, for anything else and for an empty list.
     """
     if given is None:
         return None
@@ -248,7 +248,7 @@ def _receivers(given: Any) -> list[Receiver] | None:
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
-    """Return the inputs of each receiving head, by (path, head); EditError for a layer or head that did not attend."""
+    """Return a list of inputs for each receiving (path, head); EditError for a layer or head that did not attend."""
     found: Inputs = {}
     for layer, head, part in receivers:
         found.setdefault(head_of(plain, layer, head), []).append(part)
@@ -256,17 +256,17 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
 
 
 def _other_parts(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """Return the outermost modules with a matrix of weights next to the attentions at `paths`.
+    """Return the outermost modules of each block that have a matrix of weights, and no attention and no norm inside.
 
-    Their own projections and what holds norms are left out.
-
-    A block is what stands in a list of modules, or right around an attention.
+    The query, key, value and output projections of the attentions at `paths` are left out. A block is a module of a
+    list that has an attention inside, or the module right around one.
     """
     holders = {id(attention_at(model, path)) for path in paths}
     holders |= {id(each) for path in paths if (each := projection_of(model, path)) is not None}
     found: list[nn.Module] = []
 
     def visit(module: nn.Module, *, is_block: bool) -> None:
+        """Append to `found` the parts of a module, or the module; `is_block` if it is in a block."""
         if id(module) in holders:
             return
         attends = any(id(each) in holders for each in module.modules())
@@ -304,6 +304,7 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
     """Return a forward hook that appends a copy of each output to `outputs` under its module."""
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
+        """Append a copy of the output under its module."""
         outputs.setdefault(module, []).append(copies_of(output, 1, 0))
 
     return keep

@@ -57,6 +57,10 @@ class Replay:
     """
 
     def __init__(self, model: nn.Module, inputs: object, layers: Sequence[str]) -> None:
+        """Run the model once to record its blocks, and twice to test the replay; false if nothing is replayed.
+
+        `layers` are the paths of the modules to edit. Raises what the model raises in the first run.
+        """
         self._model, self._inputs = model, inputs
         self._thread = threading.get_ident()
         self._clock, self._began = 0, dict[nn.Module, int]()
@@ -75,6 +79,7 @@ class Replay:
             self._kept.clear()
 
     def __bool__(self) -> bool:
+        """Return True if a block can be replayed."""
         return bool(self._kept)
 
     @contextmanager
@@ -145,7 +150,7 @@ class Replay:
         return all(_are(torch.equal, each, self.output) for each in runs)
 
     def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
-        """Return the output of a run without edits; None if it raised."""
+        """Return the output of a run without edits that replays blocks as `before` does; None if it raised."""
         try:
             with torch.no_grad(), followed(self._model), self.before(layers, times, batch):
                 return called(self._model, inputs)
@@ -176,6 +181,7 @@ class Replay:
         """
 
         def keep(*args: Any, **kwargs: Any) -> Any:
+            """Run the block; record the call if it is in the thread of the replay and can be repeated."""
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
             self._calls[module] = self._calls.get(module, 0) + 1
@@ -202,6 +208,7 @@ class Replay:
         kept = self._kept[module]
 
         def again(*args: Any, **kwargs: Any) -> Any:
+            """Return copies of the recorded output, after updates of the caches among the arguments."""
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
             for cache, calls in zip(_split(args, kwargs)[0], kept.updates, strict=True):
@@ -233,10 +240,7 @@ def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Return the modules of lists that contain attention, if skipping them cannot be observed.
-
-    Lists without are left out.
-    """
+    """Return the members of all module lists in which one of `layers` is, without members that are not `_is_alone`."""
     attend = {id(each) for each in _at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
@@ -277,6 +281,7 @@ def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
     update = cache.update
 
     def listening(*args: Any, **kwargs: Any) -> Any:
+        """Record copies of the arguments, and return what `update` of the cache returns."""
         calls.append(copies_of((args, kwargs), 1, 0))
         return update(*args, **kwargs)
 
