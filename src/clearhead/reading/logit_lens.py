@@ -131,7 +131,7 @@ def lens(
     run.check_end(norm.call[0])
 
     def all_at_once(module: nn.Module, args: object) -> Tensor:
-        """Replace the input of the unembedding by the normed streams of all layers, as one batch."""
+        """Return the normed streams of all layers, (layers · batch, query_len, width), as the unembedding's input."""
         return norm.module(torch.cat(streams).to(norm.output.dtype))
 
     with torch.no_grad(), unembedding.register_forward_pre_hook(all_at_once):

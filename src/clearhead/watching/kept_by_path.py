@@ -26,7 +26,7 @@ from clearhead.watching.missing import Missing
 from clearhead.watching.module_calls import Accumulated, Call, Calls, Kept, Matrices
 
 
-def worked_out(problem: Problem) -> Tensor:
+def computed_context(problem: Problem) -> Tensor:
     """Return the context of a call, (batch, num_heads, query_len, value_dim), computed by `run` without dropout."""
     return run(problem.replace(dropout=None))
 
@@ -350,6 +350,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return len(self._modules)
 
     def __contains__(self, layer: object) -> bool:
+        """Return True for the path of a module that attended; False for any number."""
         return layer in self._modules
 
     def _graphs(self) -> dict[str, Call]:

@@ -206,7 +206,7 @@ class Ran:
         return list(found.values())
 
     def _of_own(self, path: str, kind: type, what: str) -> Missing:
-        """Return the entry for a module that attends with its own softmax or with FlexAttention."""
+        """Return the entry for a module that attends by itself; `what` is "softmax" or "flex_attention"."""
         if what == "flex_attention":
             way_out = "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend."
             return Missing(path, kind.__name__, "it calls FlexAttention itself", way_out)

@@ -28,7 +28,13 @@ Kept = TypeVar("Kept")
 
 
 class Keys:
-    """Keys that grow, as in a KV cache, with their values if those are kept; each call sees a slice of them."""
+    """Keys that grow, as in a KV cache, with their values if those are kept; each call sees a slice of them.
+
+    Args:
+        held: the first keys, and their values if kept, (batch, num_kv_heads, keys, dim) each.
+        copy: False shares the memory of these tensors.
+        tokens: the ids of these keys, (batch, keys); None if they are not known.
+    """
 
     def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
         self._rooms = [each.clone() if copy else each for each in held]

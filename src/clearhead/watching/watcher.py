@@ -21,7 +21,7 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep, Kind, worked_out
+from clearhead.watching.kept_by_path import Keep, Kind, computed_context
 from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.module_calls import Kept
@@ -282,7 +282,7 @@ class Watch(Drawn, Generic[Kept]):
         """
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
-        hand_on(worked_out(problem))
+        hand_on(computed_context(problem))
         return take
 
     def _known_of(
