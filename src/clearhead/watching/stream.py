@@ -121,6 +121,7 @@ class StreamRun:
         """
 
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            """Store input and output of a call; no-op unless the output is (batch, tokens, width), and a tensor was given."""
             made = _first(output)
             given = _first(args)
             given = _first(kwargs) if given is None else given
@@ -236,6 +237,10 @@ class EndedRun:
         normed: what it gave there, (batch, query_len, embed_dim); float64.
         weight, bias: of the linear layer that reads it.
         places: the positions of these queries.
+
+    Raises:
+        SelectionError: code `logits.query`, as `StreamRun`.
+        UnsupportedError: code `logits.unembedding`, unless the output is that of a linear layer after a norm.
     """
 
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:

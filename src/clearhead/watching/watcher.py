@@ -150,6 +150,10 @@ class Watch(Drawn, Generic[Kept]):
         return readable(f"watch({name}, keep={keep!r}{more}){self._layers}{heads}")
 
     def __enter__(self) -> Seen[Kept]:
+        """Install the hooks and return an empty record, which is filled while the model runs.
+
+        Raises WatchError, code `watch.entered`, if the watch is entered already.
+        """
         if any(each is self for each in installing.users()):
             raise WatchError(
                 "watch.entered",
@@ -170,6 +174,7 @@ class Watch(Drawn, Generic[Kept]):
         return self.seen
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Uninstall the hooks and complete the record; after a block without an error, raise as `_raise_trouble` does."""
         try:
             tap.value_readers.discard(self)
             installing.uninstall(self)
@@ -250,6 +255,7 @@ class Watch(Drawn, Generic[Kept]):
             totals = totalled(problem, tokens, first)
 
             def add(context: Any = None) -> Any:
+                """Add the totals of the call, with the mean of its context if given; return the context."""
                 with torch.inference_mode(False), self._lock:
                     mean = context is not None
                     whole = with_mean_of(context, totals, problem, heads) if mean else totals
