@@ -174,7 +174,7 @@ class Watch(Drawn, Generic[Kept]):
         return self.seen
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Uninstall the hooks and complete the record; after a block without an error, raise as `_raise_trouble` does."""
+        """Uninstall the hooks and complete the record; after a block without an error, raise as `_raise_trouble`."""
         try:
             tap.value_readers.discard(self)
             installing.uninstall(self)

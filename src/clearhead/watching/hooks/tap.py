@@ -183,6 +183,7 @@ def reporting(
 
     @wraps(function)
     def reported(*args: Any, **kwargs: Any) -> Any:
+        """Report the call, and return the function's output, with the changed context if `put` is given."""
         if is_guarded() or not applies(*args, **kwargs):
             return function(*args, **kwargs)
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731

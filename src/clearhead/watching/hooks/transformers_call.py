@@ -236,9 +236,10 @@ def _among_real(
 def _window(
     sliding_window: int | None, is_causal: bool, offset: int | None, kv_len: int
 ) -> Mask | None:
-    """Return a window that includes the query itself, on both sides unless causal.
+    """Return a window of `sliding_window` tokens, the query itself included, on both sides unless causal.
 
-    None without, or if it covers all keys.
+    `offset` is the key of the first query; None puts the last query on the last key. None without a window, or if it
+    covers all keys.
     """
     if sliding_window is None or sliding_window >= kv_len:
         return None
