@@ -301,6 +301,7 @@ def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
+        """Return normal random numbers of this shape, with the device and dtype of the model."""
         return torch.randn(shape, generator=generator).to(like.device, like.dtype)
 
     given: dict[str, Any] = {}
@@ -336,9 +337,9 @@ def _features(model: Any, pixel_values: Tensor | None) -> Any:
 
 
 def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs of a model for a text in two pieces, with its KV cache.
+    """Return a list of the first output of a model for each of two pieces of a text, with its KV cache.
 
-    [] if it has none or the inputs no text.
+    [] if the model has no cache, or the inputs no text or no `use_cache`.
     """
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     kept = cache_of(inspect.signature(type(model).forward).parameters) or CACHES[0]

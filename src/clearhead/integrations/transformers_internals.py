@@ -111,6 +111,7 @@ def check_when_made(check: Callable[[type[Any], object], None]) -> None:
 
     @wraps(original)
     def checked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        """Call `check`, and return what the original method returns."""
         check(type(self), requested_attention)
         return original(self, requested_attention, *args, **kwargs)
 

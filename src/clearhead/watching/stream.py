@@ -121,7 +121,7 @@ class StreamRun:
         """
 
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            """Store input and output of a call; no-op unless a tensor was given and the output is (batch, tokens, width)."""
+            """Store input and output of a call; no-op unless a tensor was given and the output has three dimensions."""
             made = _first(output)
             given = _first(args)
             given = _first(kwargs) if given is None else given
