@@ -136,8 +136,7 @@ class Edit(Answering, Drawn):
     def __enter__(self) -> "Edit":
         """Install the hooks, reset the counts, and return the edit.
 
-        Raises EditError, `edit.compiled` for a model with a compiled module, `edit.entered` if the edit is active
-        already.
+        Raises EditError, `edit.compiled` if a module of the model is compiled, `edit.entered` if the edit is active.
         """
         self._modules = dict(self._model.named_modules())
         for path, module in self._modules.items():
@@ -167,10 +166,7 @@ class Edit(Answering, Drawn):
 
     @entering.by_use
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Uninstall the hooks; after a block without an error, raise or warn as `check_effects` and `say_missing` do.
-
-        Errors of the block propagate.
-        """
+        """Uninstall the hooks; after a block without an error, raise or warn as `check_effects` and `say_missing`."""
         try:
             self._end()
         except BaseException:
@@ -309,9 +305,9 @@ class Edit(Answering, Drawn):
         warnings.warn(f"[edit.missing] {text}", EditWarning, stacklevel=stacklevel)
 
     def pattern(self, layer: object) -> str:
-        """Return the path or the glob of a layer, as `edit[layer]` takes it.
+        """Return the path or the glob of a layer, from a number, a path, a unique part of a path, or a glob.
 
-        EditError, `edit.layers`, if it is not one.
+        Raises EditError, code `edit.layers`, for anything else.
         """
         known = list(attending(self._model))
         number = as_int(layer)

@@ -73,7 +73,7 @@ class Hide(Operation):
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
         """Return the mask of the pairs that stay visible, with the chosen queries and keys.
 
-        EditError as `chosen_queries`.
+        Raises EditError: `edit.positions`, for queries where positions are unknown; `edit.batch`, for another batch.
         """
         queries = None if self.query is None else chosen_queries(self.query, places, problem.batch)
         keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
@@ -120,7 +120,10 @@ class ScaleKeys(Operation):
     log_factor: float
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len): log_factor at the chosen keys, else 0."""
+        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len): log_factor at the chosen keys, else 0.
+
+        Raises EditError, code `edit.batch`, for keys that were chosen for another batch.
+        """
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
             chosen = self.key.at(places.key, problem.batch, places.key_end)

@@ -90,6 +90,7 @@ class Effects(MeasuredRows[Effect]):
         clean: float | None = None,
         runs: int | None = None,
     ) -> None:
+        """Store the rows; `runs` is how many were asked for, None for as many as there are."""
         super().__init__(rows)
         self.baseline, self.clean = baseline, clean
         self.runs = len(rows) if runs is None else runs

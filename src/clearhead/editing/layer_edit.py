@@ -43,7 +43,7 @@ class Called(Answering):
     """Base of objects that have methods only; assigning an attribute raises."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raise for an assignment of a public attribute, because it would change nothing.
+        """Raise for an assignment of a public attribute, because it would change nothing; set a private one.
 
         Raises:
             NoAttributeError: code `attribute.name`.
@@ -374,7 +374,11 @@ def _context_in(kept: Any, is_mean: bool) -> Contexts | None:
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:
-    """Return the numbers of heads as a tuple; a slice is returned unchanged. Raises as `HeadPicker` does."""
+    """Return the numbers of heads as a tuple of distinct numbers; a slice is returned unchanged.
+
+    Raises ArgumentTypeError, code `heads.type`, for what is no number; ArgumentError, code `heads.value`, for none or
+    one twice.
+    """
     if not isinstance(heads, slice):
         given = heads if isinstance(heads, Sequence) else [heads]
         return check_head_numbers(given, from_end=True)

@@ -215,7 +215,7 @@ class OtherInputs(OfContext):
     given: Mapping[str, Tensor] = field(default_factory=dict)
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of the call, without dropout, when `given` replaces its query, key or value.
+        """Return the context of the selected heads, without dropout, when `given` replaces its query, key or value.
 
         `rows` is ignored.
         """

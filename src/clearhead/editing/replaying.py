@@ -305,7 +305,10 @@ def _is_plain(each: object) -> bool:
 
 
 def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
-    """Return the state that a call may change: tensors, containers and attributes, each with its version."""
+    """Return what a call of a module may change, each with its version (`_mark`).
+
+    These are the attributes and buffers of the module and those inside, and the leaves of its arguments `given`.
+    """
     held = [each for one in module.modules() for each in vars(one).values()]
     held += [each for one in module.modules() for each in one.buffers(recurse=False)]
     return [(each, _mark(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]

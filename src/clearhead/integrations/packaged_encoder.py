@@ -115,6 +115,7 @@ class PackagedTokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Read `tokenizer.json` in the folder; MissingExtraError if the package tokenizers is not installed."""
         with importing("tokenizers", extra="models", purpose="reading with a model"):
             import tokenizers
 

@@ -153,7 +153,8 @@ class TransformersAdapter(Adapter):
     ) -> tuple[Tensor, Tensor]:
         """Return query and key after the parts of the layer, at the positions of the model.
 
-        `seen` tokens come earlier. Raises as `_turned` if a part rotates.
+        `seen` is the number of earlier tokens. UnsupportedError, code `convert.positions`, if a part rotates and
+        `turns` is None.
         """
         for part in self.layer.parts:
             if isinstance(part, Rotary):

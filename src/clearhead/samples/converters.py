@@ -275,6 +275,7 @@ class _Content:
     """
 
     def __init__(self, file: Path) -> None:
+        """Read the file whole; OSError if that fails."""
         self.file = file
         self.left = memoryview(file.read_bytes())
 

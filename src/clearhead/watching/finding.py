@@ -259,6 +259,7 @@ class ChosenLayers:
     """
 
     def __init__(self, given: object) -> None:
+        """Read a choice of layers; ArgumentTypeError or ArgumentError, see the class, if it is none."""
         every: Sequence[object] = [given]
         if isinstance(given, Sequence) and not isinstance(given, str | bytes):
             every = given

@@ -280,7 +280,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """Raise an ArgumentError for a record of contexts or results of a function, or, unless `totals`, of totals.
 
         Raises:
-            ArgumentError: code `watch.results`.
+            ArgumentError: code `watch.results`; `verb` names the method in its message.
         """
         if self._keep in ("contexts", "function") or (self._keep == "total" and not totals):
             raise ArgumentError(

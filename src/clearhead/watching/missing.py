@@ -126,7 +126,10 @@ class Paths:
         return name
 
     def innermost(self, running: list[nn.Module]) -> tuple[nn.Module, str] | None:
-        """Return the innermost module of this model among those that run, and its path; None if none is of it."""
+        """Return the innermost module of this model among those that run, and its path; None if none is of it.
+
+        `running` has the innermost last.
+        """
         for module in reversed(running):
             name = self.of(module)
             if name is not None:

@@ -28,15 +28,10 @@ Kept = TypeVar("Kept")
 
 
 class Keys:
-    """Keys that grow, as in a KV cache, with their values if those are kept; each call sees a slice of them.
-
-    Args:
-        held: the first keys, and their values if kept, (batch, num_kv_heads, keys, dim) each.
-        copy: False shares the memory of these tensors.
-        tokens: the ids of these keys, (batch, keys); None if they are not known.
-    """
+    """Keys that grow, as in a KV cache, with their values if those are kept; each call sees a slice of them."""
 
     def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
+        """Store the first keys, and their values if kept, as copies unless `copy` is False, and the ids of the keys."""
         self._rooms = [each.clone() if copy else each for each in held]
         self._tokens = tokens
         self.length = held[0].shape[2]
@@ -118,7 +113,7 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Store the context's graph edge, if any; return it, or, with grad on and no graph, a copy that starts one."""
+        """Return the context, or with gradients on and no graph a copy that starts one; store its graph edge if any."""
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -301,7 +296,7 @@ class Matrices(Calls[Kept]):
         return tuple(self.shown(call.matrix()) for call in self._calls)
 
     def several(self) -> str:
-        """Return why the calls cannot be stitched to one matrix, in words; "" if they can. Raises as `Call.matrix`."""
+        """Return why the calls cannot be stitched to one matrix; "" if they can. WatchError as `Call.matrix`."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
@@ -334,11 +329,10 @@ class Matrices(Calls[Kept]):
     def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
         """Return the one matrix of the sequences that a generation returned, as calls; or why there is none, as text.
 
+        None if the ids that the calls read are not known.
+
         Args:
             sequences: token ids, (batch, len); the model did not read the last one.
-
-        Returns:
-            None if the ids that the calls read are not known.
         """
         text = next(iter(self._of_the_text()), self)._calls
         texts = read_texts(text)

@@ -34,7 +34,7 @@ def check_asked(model: object, query: object) -> None:
 def called(model: nn.Module, inputs: object) -> Any:
     """Return the output of a model for a mapping of named arguments, a tuple, or one tensor.
 
-    Gradients as they are set. Raises as `arguments_of`.
+    Gradients are on or off as they are. Raises ArgumentTypeError, code `inputs.type`, for other inputs.
     """
     given, named = arguments_of(inputs)
     return model(*given, **named)
@@ -90,6 +90,7 @@ class StreamRun:
     ending: tuple[Ending, nn.Module, Tensor] | None = None
 
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
+        """Run the model; `query` is the requested position, negative from the end, or None for all."""
         self._model, self._query = model, query
         self._calls: dict[str, list[BlockCall]] = {}
         self._norm: Ending | None = None
@@ -244,6 +245,7 @@ class EndedRun:
     """
 
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
+        """Run the model, and read its last norm and its unembedding; arguments as of `StreamRun`."""
         self._model, self._run = model, StreamRun(model, inputs, query)
         ending, unembedding, made = _ending(model, self._run)
         self._stream, self.normed = ending.call

@@ -63,6 +63,7 @@ class Described(Tensor):
         return made
 
     def __init__(self, *_: object) -> None:
+        """Do nothing with the arguments, which `__new__` reads."""
         super().__init__()
 
     def __repr__(self, *, tensor_contents: object = None) -> str:

@@ -40,9 +40,9 @@ Convention = Literal["eager", "sdpa", "flash", "flex", "clearhead"]
 
 
 def convention_of(implementation: str | None) -> Convention | None:
-    """Return how an implementation reads its arguments, or None for one that is not known.
+    """Return the convention of an implementation: "eager", "sdpa", "flash", "flex" or "clearhead"; None if not known.
 
-    None is "eager"; a name with "flash" and without "|" is "flash".
+    An implementation of None is "eager"; a name with "flash" and without "|" is "flash".
     """
     if implementation is None or implementation == "eager":
         return "eager"
@@ -250,8 +250,8 @@ def _window(
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
     """Return the mask of the sequences that flash attention separates; None if the arguments name none.
 
-    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do. Raises as
-    `_by_lengths`.
+    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do.
+    UnsupportedError as `_by_lengths`.
     """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
