@@ -166,7 +166,7 @@ class Edit(Answering, Drawn):
 
     @entering.by_use
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Uninstall the hooks; after a block without an error, raise or warn as `check_effects` and `say_missing`."""
+        """Uninstall the hooks; if the block raised nothing, raise or warn as `check_effects` and `warn_of_missing`."""
         try:
             self._end()
         except BaseException:
@@ -174,7 +174,7 @@ class Edit(Answering, Drawn):
             raise
         if error is None:
             self.check_effects()
-            self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
+            self.warn_of_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
         """Uninstall the hooks of this block, and forget the running modules."""
@@ -291,7 +291,7 @@ class Edit(Answering, Drawn):
         if self.expects_changes and (idle or not self._was_used):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 
-    def say_missing(self, layers: list[str], stacklevel: int) -> None:
+    def warn_of_missing(self, layers: list[str], stacklevel: int) -> None:
         """Warn of parts that match these layers, attended and were not edited; raise EditError if strict."""
         found = [
             each for each in self.missing if any(is_like(each.path, layer) for layer in layers)

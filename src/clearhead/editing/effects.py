@@ -254,7 +254,7 @@ def effects(
             "edited.",
         )
     asked = ["*"] if named is None else list(attended)
-    plain.say_missing(asked if chosen is None else chosen, stacklevel=4)
+    plain.warn_of_missing(asked if chosen is None else chosen, stacklevel=4)
     whole, contexts = None, None
     if mean is not None:
         contexts = contexts_in(model, clean, list(attended), mean)
@@ -268,7 +268,7 @@ def effects(
         for place in _places(runs, attended, by, plain.calls)
         if named is None or {place, place._replace(position=None, call=None)} & named
     ]
-    changes = _estimated(runs, places) if approximate else measured(runs, places, plain.sizes, done)
+    changes = _estimates(runs, places) if approximate else measured(runs, places, plain.sizes, done)
     rows = [
         effect(place, number, baseline, whole)
         for place, number in zip(places, changes, strict=False)
@@ -294,7 +294,7 @@ def _places(
                 yield Patched(path, head)
 
 
-def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
+def _estimates(runs: Runs, places: Sequence[Patched]) -> list[float]:
     """Return the first-order estimate of the metric of each edit; EditError, `effects.gradients`, without a graph."""
     layers = list(dict.fromkeys(place.layer for place in places))
     number, changes = by_gradients(runs, layers)

@@ -102,7 +102,7 @@ def paths(
         wanted = check_heads("paths.sender", "sender", sender)
         ends = _receivers(receivers)
         baseline = number_of(metric(called(model, corrupt)))
-    plain.say_missing(["*"], stacklevel=4)
+    plain.warn_of_missing(["*"], stacklevel=4)
     order = list(plain.attended)
     numbers = {path: at for at, path in enumerate(order)}
     inputs = None if ends is None else _inputs_of(plain, ends)
@@ -126,12 +126,12 @@ def paths(
         whole = number_of(metric(called(model, clean)))
     outputs: Outputs = {}
     others = _other_parts(model, order) if frozen == "others" else []
-    with _hooked(others, _keeping(outputs)):
+    with _hooked(others, _recording_hook(outputs)):
         own = contexts_in(model, corrupt)
-    said = contexts_in(model, clean)
+    patched = contexts_in(model, clean)
     for path in order:
-        check_alike(path, said.get(path, ()), own[path])
-    runs = _Runs(model, corrupt, own, said, outputs, inputs)
+        check_alike(path, patched.get(path, ()), own[path])
+    runs = _Runs(model, corrupt, own, patched, outputs, inputs)
     rows: list[Any] = []
     try:
         for path, head in senders:
@@ -158,16 +158,16 @@ class _Runs:
     """The two runs that measure one sender.
 
     Attributes:
-        own: the contexts of the corrupt run, by the paths of the modules in their order.
-        said: those of the clean run.
+        contexts: the contexts of the corrupt run, by the paths of the modules in their order.
+        clean_contexts: those of the clean run.
         outputs: what else is frozen.
         inputs: what the receivers get from the first run; None where its output is what is asked for.
     """
 
     model: nn.Module
     corrupt: object
-    own: CallContexts
-    said: CallContexts
+    contexts: CallContexts
+    clean_contexts: CallContexts
     outputs: Outputs
     inputs: Inputs | None
 
@@ -177,12 +177,12 @@ class _Runs:
 
         Without receivers that is one run, else two; nothing of the model is changed.
         """
-        order = list(self.own)
+        order = list(self.contexts)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
-            edits.add(path, "sender", OfContext((head,), None, as_found(self.said, 1)))
+            edits.add(path, "sender", OfContext((head,), None, as_found(self.clean_contexts, 1)))
             for each in behind:
-                edits.add(each, "frozen", OfContext(slice(None), None, as_found(self.own, 1)))
+                edits.add(each, "frozen", OfContext(slice(None), None, as_found(self.contexts, 1)))
             if self.inputs is None:
                 return self._frozen()
             layers = [name for name, _ in self.inputs]
@@ -200,7 +200,7 @@ class _Runs:
 
     def _frozen(self) -> Any:
         """Return the output of the corrupt run in which each frozen module returns its recorded output."""
-        with _hooked(self.outputs, _again(self.outputs)):
+        with _hooked(self.outputs, _replaying_hook(self.outputs)):
             return called(self.model, self.corrupt)
 
 
@@ -300,7 +300,7 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[
             each.remove()
 
 
-def _keeping(outputs: Outputs) -> Callable[..., None]:
+def _recording_hook(outputs: Outputs) -> Callable[..., None]:
     """Return a forward hook that appends a copy of each output to `outputs` under its module."""
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
@@ -310,7 +310,7 @@ def _keeping(outputs: Outputs) -> Callable[..., None]:
     return keep
 
 
-def _again(outputs: Outputs) -> Callable[..., Any]:
+def _replaying_hook(outputs: Outputs) -> Callable[..., Any]:
     """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on.
 
     It raises StopIteration at a call more than were recorded.

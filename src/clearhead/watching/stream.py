@@ -247,7 +247,7 @@ class EndedRun:
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
         """Run the model, and read its last norm and its unembedding; arguments as of `StreamRun`."""
         self._model, self._run = model, StreamRun(model, inputs, query)
-        ending, unembedding, made = _ending(model, self._run)
+        ending, unembedding, made = _checked_ending(model, self._run)
         self._stream, self.normed = ending.call
         self.places = self._run.places
         rounding = rounding_of(ending.output)
@@ -279,7 +279,7 @@ class EndedRun:
         self._run.check_end(self._stream)
 
 
-def _ending(model: nn.Module, run: StreamRun) -> tuple[Ending, nn.Module, Tensor]:
+def _checked_ending(model: nn.Module, run: StreamRun) -> tuple[Ending, nn.Module, Tensor]:
     """Return the last norm, the unembedding, and its output; UnsupportedError unless the model returns that."""
     ending = run.ending
     reason = "no linear layer read the output of a norm"

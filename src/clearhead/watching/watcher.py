@@ -371,9 +371,9 @@ class Watch(Drawn, Generic[Kept]):
         if not self._attended:
             raise nothing_seen(name, self.seen.missing, ran=self._ran)
         self._layers.check(name, self._attended)
-        self._say_missing(name)
+        self._warn_of_missing(name)
 
-    def _say_missing(self, name: str) -> None:
+    def _warn_of_missing(self, name: str) -> None:
         """Warn of the parts that were not seen, if any; raise a WatchError instead if the watch is strict."""
         missing = self.seen.missing
         if not missing:
