@@ -42,7 +42,7 @@ class Places:
         tokens: of the sequence of the queries so far.
         key_tokens: of that of the keys.
         is_cross: True if the keys are of another sequence than the queries.
-        ended: the position behind the last key, (batch or 1, 1), or (1, kv_len) where a row holds
+        ended: the position after the last key, (batch or 1, 1), or (1, kv_len) where a row holds
             several sequences; None where the mask says it.
     """
 

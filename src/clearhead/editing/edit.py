@@ -220,7 +220,7 @@ class Edit(Answering, Drawn):
 
         The module is the innermost that runs, or its attribute `child`. None if no module of the model runs, or if
         edits exist, but none for it; it is then counted. Sets the number of the call on each operation of the module.
-        Raises EditError if one path stands for two modules, or if one call is edited in a backward pass.
+        Raises EditError if a layer that is no glob matches two modules, or if one call is edited in a backward pass.
         """
         if not self._stack:
             return None
@@ -356,7 +356,7 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     The model runs on its own kernel. Heads and queries that are not edited keep its numbers, bit for
     bit; those that are edited are computed by the kernel that `attend` takes. Every implementation
     that `watch` reads is edited, with gradients, in batches, and in generation with a KV cache,
-    where positions go on from step to step. `watch` inside the block sees the edited calls. Outside
+    where positions continue from step to step. `watch` inside the block sees the edited calls. Outside
     of the block, or after an exception in it, the model is as it was. The edit belongs to the context
     that entered it, as `contextvars` has it: other threads run the model as it is.
 

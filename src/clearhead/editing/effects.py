@@ -67,7 +67,7 @@ class Effects(MeasuredRows[Effect]):
     Attributes:
         baseline: the metric of the run that is edited: of the model as it is, or of the corrupt inputs.
         clean: the metric of the clean inputs that heads are patched from; None for ablations.
-        runs: how many effects were asked for; after Ctrl-C there are fewer rows.
+        runs: the number of requested effects; after Ctrl-C there are fewer rows.
 
     Example:
         >>> import torch, clearhead as ch
@@ -90,7 +90,7 @@ class Effects(MeasuredRows[Effect]):
         clean: float | None = None,
         runs: int | None = None,
     ) -> None:
-        """Store the rows; `runs` is how many were asked for, None for as many as there are."""
+        """Store the rows; `runs` is the number of requested effects, None for that of the rows."""
         super().__init__(rows)
         self.baseline, self.clean = baseline, clean
         self.runs = len(rows) if runs is None else runs

@@ -202,8 +202,8 @@ class LayerEdit(Called):
             query: a position, positions, a slice, or a bool tensor (len,) or (batch, len), True at
                 what is chosen; None for all.
             key: the keys, in the same form; every chosen key is hidden from every chosen query.
-            mask: hides what it does not show (True = may attend, as everywhere), in the place of
-                query and key.
+            mask: hides what it does not show (True = may attend, as everywhere), instead of query
+                and key.
 
         Raises:
             ArgumentTypeError: codes `edit.selection` and `mask.type`.

@@ -57,7 +57,7 @@ def paths(
     Path patching (Wang et al., 2022, section 3.1 and appendix B, https://arxiv.org/abs/2211.00593), by two runs on the
     corrupt inputs for each sender. In the first the sender has its context of the clean run, and what lies between
     it and the receivers is frozen at its values of the corrupt one; in the second the receivers have the inputs
-    that they had in the first, and everything behind them runs as it does. Exchange the two inputs for the other
+    that they had in the first, and everything after them runs as it does. Exchange the two inputs for the other
     direction: what is lost where the sender is corrupt.
 
     Args:
@@ -161,7 +161,7 @@ class _Runs:
         contexts: the contexts of the corrupt run, by the paths of the modules in their order.
         clean_contexts: those of the clean run.
         outputs: what else is frozen.
-        inputs: what the receivers get from the first run; None where its output is what is asked for.
+        inputs: what the receivers get from the first run; None if the output of the model is measured.
     """
 
     model: nn.Module

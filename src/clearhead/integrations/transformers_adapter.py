@@ -70,7 +70,7 @@ class TransformersAdapter(Adapter):
         """Call the layer with the arguments of the module that it replaces, and return what that module returned.
 
         That is (output, weights), or (output, position bias, weights) for T5; weights are None unless the model is
-        eager, and an MPT or asked for them. Keys and values go to the model's cache, if it gives one.
+        eager, and an MPT or they were requested. Keys and values go to the model's cache, if it gives one.
 
         Raises:
             UnsupportedError: codes `convert.option`, for an option of a part that has no place in the model,

@@ -1,7 +1,7 @@
 """The private parts of transformers; each use has a test.
 
 A part that a version does not have is not known: a mask is then materialised, and the attentions of
-a model are made whether it was asked for them or not.
+a model are made whether they are requested or not.
 """
 
 import inspect

@@ -87,7 +87,7 @@ def lens(
         query: the position that the logits are made at; None for all of them, in memory for layers × batch ×
             tokens × vocabulary. Pad on the left for −1.
         top: how many tokens after each layer.
-        target: the number of a logit, or one for each sample, (batch,), whose rows are asked for instead.
+        target: the number of a logit, or one for each sample, (batch,), whose rows are returned instead.
 
     Returns:
         `Lens`, rows for each layer, sample and query.

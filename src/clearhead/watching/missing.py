@@ -48,7 +48,7 @@ class Missing(NamedTuple):
     """A part of a watched model that attended and was not seen.
 
     Attributes:
-        path: where it stands in the model; "" is the model.
+        path: where it is in the model; "" is the model.
         kind: the name of its class.
         reason: why it was not seen.
         way_out: what makes it seen.

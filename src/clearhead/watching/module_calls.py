@@ -93,7 +93,7 @@ class Call:
     link: Continuation | None = None
     """The link to the call before; None if it does not continue it."""
     handed_on: Tensor | None = None
-    """The context of the kept heads as the model went on with it, where that is kept."""
+    """The context of the kept heads as the model used it, where that is kept."""
     made: AttentionMatrix | None = None
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
@@ -204,7 +204,7 @@ class Calls(Generic[Kept]):
         return self.all() if self.several() else (self.whole(),)
 
     def layers(self, runs: int) -> list[list[Any]]:
-        """Return the parts of the module as a list for each layer that it stands for; one list unless it repeats.
+        """Return the parts of the module as a list for each layer that it is; one list unless it repeats.
 
         A module that attends n times in each of `runs` runs of the model, with the same number of queries and keys
         each time, is n layers.

@@ -234,7 +234,7 @@ class EndedRun:
     """One run of a model, with its last norm and its unembedding.
 
     Attributes:
-        norm: the last norm as it was, at the queries that are asked for.
+        norm: the last norm as it was, at the requested queries.
         normed: what it gave there, (batch, query_len, embed_dim); float64.
         weight, bias: of the linear layer that reads it.
         places: the positions of these queries.

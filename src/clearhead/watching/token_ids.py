@@ -20,7 +20,7 @@ class _Ended:
     """The rows of a generation that have ended and read padding, step by step.
 
     Args:
-        model: what it ends with and what it pads with stands in its configuration.
+        model: its configuration has the ids that it ends and pads with.
     """
 
     def __init__(self, model: nn.Module) -> None:

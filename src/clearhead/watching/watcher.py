@@ -69,12 +69,12 @@ class Wanted:
 
     @property
     def has_values(self) -> bool:
-        """True if the value of each call is kept: asked for, or with keep="gradients"."""
+        """True if the value of each call is kept: requested, or with keep="gradients"."""
         return self.values or self.keep == "gradients"
 
     @property
     def has_contexts(self) -> bool:
-        """True if the context of each call is kept: asked for, or with keep="contexts"."""
+        """True if the context of each call is kept: requested, or with keep="contexts"."""
         return self.contexts or self.keep == "contexts"
 
     def check(self) -> None:
@@ -204,8 +204,8 @@ class Watch(Drawn, Generic[Kept]):
         """Add a call that a module makes to the record.
 
         Return a function that takes its context, or None if none is needed. Calls of compiled parts and of layers that
-        were not asked for are not kept. A failure is stored, and raised when the block ends: until then the model goes
-        on as if it was not watched.
+        were not requested are not kept. A failure is stored, and raised when the block ends: until then the model runs
+        as if it was not watched.
         """
         with self._lock:
             if name in self._parts.holding:
