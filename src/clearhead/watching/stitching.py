@@ -37,7 +37,7 @@ class Reach(NamedTuple):
 
     Attributes:
         first: the place among the keys of the first that each query sees, padding aside, (batch or 1, query_len).
-        stop: the place after the last, in the same shape: after the query's own key, or after the picture that it is in.
+        stop: the place after the last, in the same shape: after the query's own key, or after its picture.
         valid: True for the keys that are not padded, (batch or 1, kv_len); also for those before
             `first`, whose weights are not known.
     """
