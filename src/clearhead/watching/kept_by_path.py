@@ -7,7 +7,6 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 from torch import Tensor
 
 from clearhead._text import shown
-from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import (
     ArgumentError,
@@ -24,11 +23,6 @@ from clearhead.watching.continuing import fingerprints
 from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.missing import Missing
 from clearhead.watching.module_calls import Accumulated, Call, Calls, Kept, Matrices
-
-
-def computed_context(problem: Problem) -> Tensor:
-    """Return the context of a call, (batch, num_heads, query_len, value_dim), computed by `run` without dropout."""
-    return run(problem.replace(dropout=None))
 
 
 def without_numbers(problem: Problem) -> Problem:

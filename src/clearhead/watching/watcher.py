@@ -15,13 +15,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from clearhead._common.elements import Drawn
 from clearhead._common.torch_internals import is_transformed
 from clearhead._text import readable
+from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep, Kind, computed_context
+from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.module_calls import Kept
@@ -288,7 +289,7 @@ class Watch(Drawn, Generic[Kept]):
         """
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
-        hand_on(computed_context(problem))
+        hand_on(run(problem.replace(dropout=None)))
         return take
 
     def _known_of(
