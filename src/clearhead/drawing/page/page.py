@@ -71,6 +71,7 @@ def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
     """Write the payload as a page, completely or not at all, and return its path.
 
     Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: code `file.unwritable`, if the place cannot be written to.
     """
     content = page(payload)
