@@ -70,7 +70,6 @@ from tests.surface import MODULES, ROOT
         (["show", "word " * 600], "it has 602"),
         (["trace", "--query", "6"], "[trace.part] there are 6 queries; got query=6."),
         (["trace", "--text", "!"], "[text.words]"),
-        (["trace", "--head-dim", "0"], "head_dim must be 1 or more; got 0."),
     ],
 )
 def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message: str) -> None:

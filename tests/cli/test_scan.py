@@ -252,7 +252,7 @@ def test_a_process_that_ends_at_the_last_or_at_nothing(
         check_process, "_process", lambda *asked: nullcontext((process, Path("found")))
     )
     monkeypatch.setattr(check_process, "_lines", lambda *limits: iter(written))
-    rows = check_process.scanned([source], {}, timeout=1.0, memory=None)
+    rows = check_process.scanned([source], {}, timeout=1.0)
     if begun:
         (_, name, none), (_, _, row) = rows
         assert (name, none) == ("attends", None)

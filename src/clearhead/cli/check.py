@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from clearhead._common.lessons import LESSONS
-from clearhead._common.writing import check_writable, replacing
+from clearhead._common.writing import check_writable, write_text
 from clearhead._text import shown
 from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
@@ -93,9 +93,6 @@ def check(
     timeout: Annotated[
         float | None, RUN(help="Time limit in seconds: 60, with --world 600.", min=0.001)
     ] = None,
-    memory: Annotated[
-        float | None, RUN(help="Memory limit in GB, by default none.", min=0.001)
-    ] = None,
     watch: Annotated[
         bool, RUN("--watch", help="Check again each time the file is saved, until Ctrl-C.")
     ] = False,
@@ -167,7 +164,7 @@ def check(
         }
         scan = Scan()
         try:
-            scan.run(places, asked, timeout or 60.0, memory)
+            scan.run(places, asked, timeout or 60.0)
         except ClearheadError as error:
             print(f"clearhead: {error}", file=sys.stderr)
             raise typer.Exit(3) from error
@@ -184,8 +181,7 @@ def check(
         if sarif is not None:
             from clearhead.checking.report import sarif as as_sarif
 
-            with replacing(sarif) as (name, _):
-                Path(name).write_text(as_sarif(reports), encoding="utf-8")
+            write_text(sarif, as_sarif(reports))
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
     constructed = _keywords(args, "--args")
@@ -206,14 +202,13 @@ def check(
         if not file.is_file() or not hasattr(os, "fork"):
             words = "wants a file, file.py:Name, and a system that can fork."
             raise typer.BadParameter(words, param_hint="--watch")
-        _watched(file, asked, timeout or 60.0, memory, everything)
+        _watched(file, asked, timeout or 60.0, everything)
     most = timeout or (600.0 if world is not None else 60.0)
     try:
-        found = check_process.checked(asked, timeout=most, memory=memory)
+        report = _report(check_process.checked(asked, timeout=most))
     except ClearheadError as error:
         print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
-    report = _report(found["report"])
     if as_json:
         print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
@@ -224,22 +219,18 @@ def check(
         }
         print_report(Console(), replace(report, **notes), everything=everything)
     if html is not None:
-        with replacing(html) as (name, _):
-            Path(name).write_text(report.to_html(), encoding="utf-8")
+        write_text(html, report.to_html())
     if sarif is not None:
-        with replacing(sarif) as (name, _):
-            Path(name).write_text(report.to_sarif(), encoding="utf-8")
+        write_text(sarif, report.to_sarif())
     if not report.ok:
         raise typer.Exit(1 if report.findings or strict else 2)
 
 
-def _watched(
-    file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
-) -> None:
+def _watched(file: Path, asked: dict[str, Any], timeout: float, everything: bool) -> None:
     """Check and print the report whenever the file is saved, in a reused process.
 
-    Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `memory` is in GB, None for no
-    limit. `everything` also prints measured values and what was not judged.
+    Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `everything` also
+    prints measured values and what was not judged.
     """
     from clearhead.drawing.terminal.scanned import print_report
 
@@ -248,8 +239,8 @@ def _watched(
         while True:
             saved = file.stat().st_mtime_ns
             try:
-                found = check_process.checked(asked, timeout=timeout, memory=memory, kept=kept)
-                print_report(Console(), _report(found["report"]), everything=everything)
+                found = check_process.checked(asked, timeout=timeout, kept=kept)
+                print_report(Console(), _report(found), everything=everything)
             except ClearheadError as error:
                 print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
             print(flush=True)
