@@ -395,7 +395,7 @@ def test_training_wants_one_place(script: str) -> None:
 @pytest.mark.usefixtures("another_process")
 def test_a_kept_process_reads_a_file_again(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    asked = {"place": f"{file}:attend", "options": {"takes": "qkv"}, "slopes": None}
+    asked = {"place": f"{file}:attend", "options": {"takes": "qkv"}}
     text = "def attend(q, k, v):\n    return (q @ k.mT{}).softmax(-1) @ v\n"
     kept, ended = check_process.Kept(), "import os\nos._exit(3)\n"
     try:

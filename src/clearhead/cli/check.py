@@ -129,42 +129,37 @@ def check(
         "world": world,
         "layout": layout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
+        "alibi": alibi or None,
     }
     declared = {name: value for name, value in declared.items() if value is not None}
-    known = _keywords(sizes, "--sizes")
-    slopes = _slopes(heads) if alibi else None
+    options = {"takes": takes, "sizes": _keywords(sizes, "--sizes"), "seed": seed, **declared}
+    if alibi and heads is None:
+        raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
     from clearhead.checking.scanning.sources import is_scanned
 
+    several = len(places) > 1 or is_scanned(places[0])
     if trains:
-        of_attention = {**declared, "takes": takes, "sizes": known, "seed": seed}
-        of_attention["alibi"] = alibi
-        for name, given in of_attention.items():
+        for name, given in options.items():
             if given or name in declared:
                 option = f"--{name.removeprefix('num_').replace('_', '-')}"
                 words = "is of an attention; what --trains asks is declared in what PLACE returns."
                 raise typer.BadParameter(words, param_hint=option)
-        if len(places) > 1 or is_scanned(places[0]):
+        if several:
             raise typer.BadParameter("wants one function: train.py:make.", param_hint="--trains")
     if lesson is not None and len(places) > 1:
         raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
-    if lesson is None and (len(places) > 1 or is_scanned(places[0])):
+    if lesson is None and several:
         alone = {"--args": args, "--watch": watch, "--html": html, "--world": world}
         for option, given in alone.items():
             if given:
                 words = "is for one class or function: file.py:Name."
                 raise typer.BadParameter(words, param_hint=option)
-        asked = {
-            "declared": {**declared, "sizes": known},
-            "slopes": slopes,
-            "takes": takes,
-            "seed": seed,
-        }
         scan = Scan()
         try:
-            scan.run(places, asked, timeout or 60.0)
+            scan.run(places, options, timeout or 60.0)
         except ClearheadError as error:
             print(f"clearhead: {error}", file=sys.stderr)
             raise typer.Exit(3) from error
@@ -185,16 +180,10 @@ def check(
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
     constructed = _keywords(args, "--args")
-    options = {
-        "takes": takes,
-        "args": constructed or None,
-        "sizes": known,
-        "seed": seed,
-        **declared,
-    }
+    options |= {"args": constructed or None}
     if lesson is not None:
         options["lesson"] = lesson
-    asked = {"place": place, "options": options, "slopes": slopes}
+    asked: dict[str, Any] = {"place": place, "options": options}
     if trains:
         asked = {"place": place, "trains": constructed}
     if watch:
@@ -295,16 +284,6 @@ def _rotary(text: str) -> dict[str, Any]:
     """
     layout, _, base = text.partition(",")
     return {"layout": layout, "base": float(base or 10000.0)}
-
-
-def _slopes(heads: int | None) -> list[float]:
-    """Return the slopes of ALiBi for this number of heads; BadParameter if the number is None."""
-    if heads is None:
-        raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
-    import clearhead as ch
-
-    bias: Any = ch.alibi(heads)
-    return bias.slopes.tolist()
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:

@@ -164,13 +164,13 @@ def serve() -> None:
 
 
 def scanned(
-    sources: Sequence["Source"], asked: dict[str, Any], *, timeout: float
+    sources: Sequence["Source"], options: dict[str, Any], *, timeout: float
 ) -> Generator["tuple[Source, str, ScanRow | None]", None, None]:
     """Try definitions in another process, in a new one after each that ended it or was too slow.
 
     Args:
         sources: the modules, with what is to be tried in each.
-        asked: what is declared; the arguments of `scan` but the sources.
+        options: the options of each check.
         timeout: in seconds, for each of them.
 
     Yields:
@@ -185,7 +185,7 @@ def scanned(
     while left:
         jobs = [{"index": i, "source": asdict(sources[i]), "names": names} for i, names in left]
         index, name = -1, ""
-        with _process("scan", {**asked, "jobs": jobs}) as (process, found):
+        with _process("scan", {"options": options, "jobs": jobs}) as (process, found):
             try:
                 for index, name, row in _lines(process, found, timeout):
                     if index < 0:
@@ -253,7 +253,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
                 report = replace(testing.check_training(**script), name=place)
         else:
             with busy("checking"):
-                report = ch.check(place, **_declared(asked["options"], asked["slopes"]))
+                report = ch.check(place, **_arguments(asked["options"]))
         return {"report": report.as_dict()}
     except ClearheadError as error:
         return {"error": [error.code, error.message]}
@@ -292,23 +292,19 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Return a copy of options with a tuple as "window", and `slopes`, unless None, as "alibi_slopes", a tensor."""
-    import torch
+def _arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `check` from its options as JSON data: a tuple as "window", slopes instead of "alibi"."""
+    import clearhead as ch
 
     found = dict(options)
     if "window" in found:
         found["window"] = tuple(found["window"])
-    return found if slopes is None else {**found, "alibi_slopes": torch.tensor(slopes)}
+    if found.pop("alibi", False):
+        found["alibi_slopes"] = ch.alibi(found["num_heads"]).slopes
+    return found
 
 
-def scan(
-    jobs: list[dict[str, Any]],
-    declared: dict[str, Any],
-    slopes: list[float] | None,
-    takes: str | None,
-    seed: int,
-) -> Iterator[list[Any]]:
+def scan(jobs: list[dict[str, Any]], options: dict[str, Any]) -> Iterator[list[Any]]:
     """Yield [index, name, row] for each tried definition, as JSON data, row None before it is tried; at last index −1.
 
     Runs the code of the jobs; modules of a folder are removed from sys.modules after it.
@@ -317,7 +313,9 @@ def scan(
     from clearhead.checking.scanning.sources import Definition, Source
     from clearhead.checking.scanning.trial import tried_in
 
-    contract = ch.Contract(**_declared(declared, slopes))
+    declared = _arguments(options)
+    takes, seed = declared.pop("takes"), declared.pop("seed")
+    contract = ch.Contract(**declared)
     # What PyTorch imports at the first call is no time of what is tried first.
     ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv")
     for job in jobs:
