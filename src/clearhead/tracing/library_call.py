@@ -99,7 +99,8 @@ def _traced(
 ) -> TracedCall:
     """Return the trace of a problem and its stages; `lead` are the names of the axes before the last two.
 
-    `output` is that of a layer, None for `attend`. The kernel is run once, to compare its context.
+    `inputs` are x and perhaps source of a layer, and `output` is its output; {} and None for `attend`. The kernel is
+    run once, to compare its context.
     """
     steps = input_steps(inputs)
     for name in ("query", "key", "value"):

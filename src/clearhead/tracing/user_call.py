@@ -113,9 +113,9 @@ def _projections(
 
 
 def _linear_map(source: Tensor, weight: Tensor, result: Tensor) -> TracedProjection | None:
-    """Return the linear map of a weight from `source` to `result`, with a bias if rows differ by one.
+    """Return a projection if `result` is `source @ weight`, or that plus one vector for all rows, its bias.
 
-    None if they do not fit.
+    Numbers are compared up to rounding. None if they differ, widths do not fit, or the result is empty.
     """
     if weight.shape[-2] != source.shape[-1] or not result.numel():
         return None
