@@ -1,6 +1,5 @@
 """Every stage between the input and the output, named, with its numbers."""
 
-import copy
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,18 +61,6 @@ class Trace(TracedCall, Mapping[str, Tensor]):
                 f"there is no stage {shown(name)}; there are {', '.join(self.steps)}.",
             )
         return self.steps[name].tensor
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Trace":
-        """Return a copy with its own numbers.
-
-        Tensors with a graph of gradients are detached, since those cannot be copied.
-        """
-        for step in self.steps.values():
-            if not step.tensor.is_leaf:
-                memo[id(step.tensor)] = step.tensor.detach().clone()
-        copied = memo[id(self)] = object.__new__(type(self))
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return copied
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.steps)
