@@ -102,7 +102,10 @@ class Captured(nn.Module):
 
 
 def _masked(like: Tensor, real: Tensor) -> Tensor:
-    """Return bool `real` as a mask in the form of `like`: added to the scores, or with padding as the rarer value."""
+    """Return `real`, bool, True at real tokens, in the form of the mask `like`.
+
+    That is a mask that is added to the scores, or one in which padding is the rarer value.
+    """
     if like.is_floating_point():
         return torch.zeros(real.shape, dtype=like.dtype).masked_fill(~real, -torch.inf)
     return (real if like.double().mean() >= 0.5 else ~real).to(like.dtype)

@@ -256,6 +256,7 @@ def _report(given: Mapping[str, Any]) -> Any:
     import clearhead as ch
 
     def frozen(value: Any) -> Any:
+        """Return a list as a tuple, and lists in it too; any other value unchanged."""
         return tuple(map(frozen, value)) if isinstance(value, list) else value
 
     findings = tuple(

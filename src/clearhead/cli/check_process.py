@@ -65,7 +65,7 @@ def _timeout(place: str, timeout: float) -> ModelError:
 
 
 def _ended(place: str, code: int) -> ModelError:
-    """Return the ModelError, code `check.ended`, for a check whose process ended before it reported."""
+    """Return the ModelError, code `check.ended`, for a check whose process ended with this code before it reported."""
     return ModelError(
         "check.ended",
         f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",

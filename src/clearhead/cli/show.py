@@ -289,6 +289,7 @@ def _show_long(
     ]
 
     def weights() -> "tuple[Tensor, None]":
+        """Return the pooled map of the shown head, and None: it has no visible pairs."""
         return screens.shares(place, number if head is None else 0), None
 
     return Shown(name[0], reading, layers, place, number, weights)

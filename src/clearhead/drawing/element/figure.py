@@ -79,7 +79,7 @@ def check_start(start: object, data: FigureData) -> str:
 
 
 class Figure(Drawn):
-    """A figure of attention whose numbers are touched, as `figure` makes it.
+    """An interactive figure of attention, whose numbers can be changed, as `figure` makes it.
 
     Example:
         >>> x = torch.eye(2)
@@ -88,10 +88,12 @@ class Figure(Drawn):
     """
 
     def __init__(self, data: FigureData, start: str | None = None) -> None:
+        """Store the data and the initial state; raises as `check_start`."""
         self._data = data
         self._start = check_start(start, data)
 
     def __str__(self) -> str:
+        """Return title, sizes, stages and edits in one line."""
         made = self._data.json
         edits = ", ".join(made["edit"]) or "nothing"
         size = f"{len(made['tokens'])} queries × {len(made['source_tokens'])} keys"
@@ -213,7 +215,7 @@ def figure(
     title: str | None = None,
     start: str | None = None,
 ) -> Figure:
-    """A figure of attention whose numbers are touched, and that works the rest out before one's eyes.
+    """Return an interactive figure of attention: its numbers can be changed, and later stages are recomputed.
 
     It is drawn in a notebook, in a page of its own (`to_html`) and in any page (`to_element`), and
     needs neither a network nor Python then. A number that may be edited is changed with the arrows
@@ -222,8 +224,8 @@ def figure(
 
     Args:
         query: (…, query_len, head_dim); or a trace; or a layer or a rung of the ladder, followed by its inputs.
-        key: (…, kv_len, head_dim); behind a layer or a rung, x.
-        value: (…, kv_len, value_head_dim); behind a layer or a rung, the sequence that is attended to.
+        key: (…, kv_len, head_dim); after a layer or a rung, x.
+        value: (…, kv_len, value_head_dim); after a layer or a rung, the sequence that is attended to.
         mask: which keys each query may attend to; None hides nothing.
         scale: the factor of the scores; None is 1/√head_dim.
         bias: added to the scores, or None.
@@ -313,8 +315,7 @@ def of_mask(
     """Return the figure of one sample and head of a mask; `kv_len` of None is query_len.
 
     Raises SelectionError (`figure.part`) for no such sample or head, TooLargeError (`figure.size`) or ArgumentError
-    (`figure.empty`) for its size, ArgumentError (`figure.start`) for a start that does not fit, and what
-    `Mask.to_dense` raises.
+    (`figure.empty`) for its size, and what `check_start`, `check_length` and `Mask.to_dense` raise.
 
     Example:
         >>> of_mask(ch.causal(), 2, 3)

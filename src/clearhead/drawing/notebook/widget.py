@@ -93,7 +93,10 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return the stages of a pair of a query and a key by name, those that are not None; and b""."""
+    """Return the stages of a pair of a query and a key by name, without those that are None; and b"".
+
+    Numbers that are not finite are None.
+    """
     places = request["head"], request["query"], request["key"]
     stages = stages_of_pair(matrix.problem, sample, *places)._asdict()
     return {
@@ -207,14 +210,17 @@ def _widget_class(kind: str) -> Any:
         exact = traitlets.Bool().tag(sync=True)
 
         def __init__(self, payload: Payload, run: Run | None) -> None:
+            """Show a payload, with exact tiles from the weights of `run`; none if it is None."""
             super().__init__(payload=payload.to_bytes(), exact=run is not None)
             self._title, self._run = payload.title, run
             self.on_msg(self._receive)
 
         def __repr__(self) -> str:
+            """Return the title of the page, after "view of"."""
             return f"view of {self._title}"
 
         def _receive(self, _: object, content: object, buffers: object) -> None:
+            """Send the answer to a message of the kind "ask"; ignore others, and all without weights."""
             if self._run is None or not isinstance(content, Mapping):
                 return
             if content.get("kind") == "ask":
