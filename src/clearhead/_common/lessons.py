@@ -180,7 +180,7 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """The name of the function or class."""
+        """The name of the function or class that is graded."""
         return self.row.names[0]
 
     def page(self) -> str:
@@ -208,7 +208,10 @@ def exercises_of(number: int) -> Mapping[str, Exercise]:
 
 
 def _exercise(lesson: LessonRow, name: str, fields: Mapping[str, Any]) -> Exercise:
-    """Return an exercise from the fields of its row; KeyError if one but `made` is missing."""
+    """Return the exercise of a lesson that grades `name`, from the fields of its row in the file.
+
+    Raises KeyError if a field other than `made` is missing.
+    """
     row = replace(
         lesson, names=(name,), takes="", contract={}, either=(), calls=tuple(fields["calls"]),
         made=fields.get("made", ""), headings={"": "Exercises"},
