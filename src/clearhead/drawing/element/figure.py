@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead._common.checks import as_place, check_length
 from clearhead._common.elements import Drawn, Html, document, element, joined
 from clearhead._common.hints import with_hints
-from clearhead._common.writing import replacing
+from clearhead._common.writing import write_text
 from clearhead._text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
@@ -162,10 +162,7 @@ class Figure(Drawn):
         ]
         made = self._data.json | {"title": self._name}
         body = [element("main", self._element(*self._tables(), data=made, level=1)), _script()]
-        content = str(document(head, body))
-        with replacing(path) as (name, target):
-            Path(name).write_text(content, encoding="utf-8", newline="\n")
-        return target
+        return write_text(path, str(document(head, body)))
 
     def _element(
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
