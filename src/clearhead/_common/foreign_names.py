@@ -72,6 +72,7 @@ class Answering:
     if not TYPE_CHECKING:  # a type checker knows what is not there
 
         def __getattr__(self, name: str) -> Any:
+            """Raise the error of `no_attribute` for an attribute that the object lacks."""
             raise no_attribute(self, name)
 
 

@@ -112,7 +112,10 @@ class LessonRow:
 
 
 def _sized(*calls: str) -> tuple[str, ...]:
-    """Return each call for q queries, k keys and width d: every size another, all alike, and one."""
+    """Return each call, a text with {q}, {k}, {d} and {v}, filled in with four sets of sizes: all calls in one tuple.
+
+    q is the number of queries, k of keys, d a width and v = d + 2; in two sets q and k differ, in two they are equal.
+    """
     sizes = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
     return tuple(each.format(q=q, k=k, d=d, v=d + 2) for each in calls for q, k, d in sizes)
 
@@ -319,7 +322,7 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """The name of the function or class."""
+        """The name of the function or class that is graded."""
         return self.row.names[0]
 
     def page(self) -> str:
@@ -347,7 +350,10 @@ def exercises_of(number: int) -> Mapping[str, Exercise]:
 
 
 def _exercise(lesson: LessonRow, name: str, fields: Mapping[str, Any]) -> Exercise:
-    """Return an exercise from the fields of its row; KeyError if one but `made` is missing."""
+    """Return the exercise of a lesson that grades `name`, from the fields of its row in the file.
+
+    Raises KeyError if a field other than `made` is missing.
+    """
     row = replace(
         lesson, names=(name,), takes="", contract={}, either=(), calls=tuple(fields["calls"]),
         made=fields.get("made", ""), headings={"": "Exercises"},
