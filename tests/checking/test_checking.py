@@ -32,7 +32,7 @@ def inverted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 SOURCE = """
-import torch
+import torch, typing; Width = typing.TypeVar("Width")  # a name that is no class and no function
 
 class Attention(torch.nn.Module):
     def __init__(self, width=4):

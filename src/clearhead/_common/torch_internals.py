@@ -243,7 +243,7 @@ def can_read_now(tensor: Tensor) -> bool:
 
 
 def is_capturing(tensor: Tensor) -> bool:
-    """Return True while a CUDA graph is being captured on the device of a tensor.
+    """Return True if a tensor is on CUDA and the current stream, of the current device, is captured as a CUDA graph.
 
     Example:
         >>> is_capturing(torch.ones(2))

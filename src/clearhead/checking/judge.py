@@ -32,7 +32,8 @@ DECLARED = {
 def required(evidence: Evidence) -> tuple[str, ...]:
     """Return the topics that must be verified for this evidence to be right, each once.
 
-    These are fixed topics of its kind, and those of the fields that are declared.
+    These are fixed topics of its kind, those of the declared fields (of a decoder the mask alone), "decoding" for a
+    model with a cache, "padding" for padded evidence, and "context" for cross-attention.
     """
     always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
     found = [topic for topics in always for topic in topics]

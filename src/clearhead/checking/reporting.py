@@ -34,8 +34,9 @@ def reported(
 ) -> Report:
     """Return the report: mistakes, what is verified, and what could not be, by topic.
 
-    A topic is passed if its rules are clear and no related topic is wrong. It is unverified if it is required and a
-    rule is unknown or was not asked. Remarks are measured here, unless a mistake excluded everything.
+    A topic is passed if a rule is clear, none is unknown or was not asked, and neither it nor a related topic is wrong;
+    of the laws, each that holds is. A topic is unverified if it is required and a rule is unknown, or, if nothing of it
+    is wrong, a rule was not asked or none is clear. Remarks are measured here, unless a mistake excluded everything.
     """
     findings = _findings(evidence, judged)
     passed: dict[str, None] = {}

@@ -70,16 +70,20 @@ def spell(error: UnicodeError) -> tuple[str, int]:
     """Return what replaces the characters that could not be encoded, and the position after them, for `codecs`.
 
     Signs and shades become similar ones, letters lose their accents, and the rest is "?".
+    Any other error, as of decoding, is raised again.
 
     Example:
         >>> "▓▓72 → é, 猫".encode("ascii", "clearhead.spell")
         b'**72 > e, ?'
+        >>> "é".encode().decode("ascii", "clearhead.spell")
+        Traceback (most recent call last):
+        UnicodeDecodeError: 'ascii' codec can't decode byte 0xc3 in position 0: ordinal not in range(128)
     """
-    assert isinstance(error, UnicodeEncodeError)
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
     text = error.object[error.start : error.end].translate(SPELLINGS)
     parts = filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", text))
-    spelled = "".join(parts).translate(SPELLINGS).encode("ascii", "replace")
-    return spelled.decode("ascii"), error.end
+    return "".join(parts).translate(SPELLINGS).encode("ascii", "replace").decode(), error.end
 
 
 codecs.register_error("clearhead.spell", spell)

@@ -67,9 +67,9 @@ class Places:
 
     @cached_property
     def key_end(self) -> Tensor | int:
-        """The position after the last real key, an int, or (batch, 1) if rows differ. Computed once.
+        """The position after the last real key: an int without a mask or with `causal` alone, else (batch or 1, 1).
 
-        A key that no query may see is padding.
+        int64. A key that no query may see is padding. `ended`, which may be (1, kv_len), comes first. Computed once.
         """
         if self.ended is not None:
             return self.ended
@@ -83,7 +83,7 @@ class Places:
 
     @property
     def query_end(self) -> Tensor | int:
-        """The position after the last real query: that of the keys in self-attention, else the number of tokens."""
+        """The position after the last real query: `key_end` in self-attention, else the number of tokens, an int."""
         return self.tokens if self.is_cross else self.key_end
 
 

@@ -330,7 +330,10 @@ def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
 
 
 def _features(model: Any, pixel_values: Tensor | None) -> Any:
-    """Return what a model makes of pictures, one or several a row; None if it reads them with more than pixels."""
+    """Return what `get_image_features` of a model makes of pictures, as they are, else as one a row, (batch, 1, …).
+
+    None without pixels, and if both attempts raise, whatever the error.
+    """
     for pixels in () if pixel_values is None else (pixel_values, pixel_values[:, None]):
         with suppress(Exception):
             return model.get_image_features(pixel_values=pixels)

@@ -235,7 +235,7 @@ class OutputGate(Part):
 
     Raises:
         ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `bias.type`.
-        ShapeError: code `gate.shape`, for contexts of other heads.
+        ShapeError: code `gate.shape`, for contexts of other heads or widths.
 
     Example:
         >>> import torch, clearhead as ch
@@ -261,7 +261,10 @@ class OutputGate(Part):
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        """Return a new context, each head times its gate of x; ShapeError, code `gate.shape`, for other sizes."""
+        """Return a new context, each head times its gate of x.
+
+        Raises ShapeError, code `gate.shape`, for other heads or widths; batch and query_len are not compared.
+        """
         (_, heads, _, width), wanted = context.shape, self.projection.in_features
         if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
             raise ShapeError(

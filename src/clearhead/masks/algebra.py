@@ -165,17 +165,17 @@ class Not(Mask, kind="not"):
 
     @property
     def batch(self) -> int | None:
-        """The batch size that the mask is tied to, or None if it fits any."""
+        """The batch size that the negated mask is tied to, or None if it fits any."""
         return self.mask.batch
 
     @property
     def heads(self) -> int | None:
-        """The number of query heads that the mask is tied to, or None if it fits any."""
+        """The number of query heads that the negated mask is tied to, or None if it fits any."""
         return self.mask.heads
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device that the negated mask is tied to, or None if it fits any."""
         return self.mask.device
 
     def check(self, extent: Extent) -> None:
@@ -205,7 +205,7 @@ class Not(Mask, kind="not"):
         return ~self.mask.visible(query_index, key_index, extent)
 
     def spans(self, extent: Extent) -> Spans | None:
-        """Return the gaps between the runs of the negated mask, or None if it has no runs."""
+        """Return the runs of keys that the negated mask hides, at most one more than it has; None if that has none."""
         inside = self.mask.spans(extent)
         return None if inside is None else complement(inside, extent.kv_len)
 

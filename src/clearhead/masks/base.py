@@ -70,7 +70,7 @@ class Mask(Filed, ABC):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any, as here."""
+        """The device that the mask is tied to by a tensor that it was given, or None if it fits any, as here."""
         return None
 
     @property

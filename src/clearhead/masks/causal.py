@@ -30,13 +30,13 @@ class Positioned(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of offsets that were given as a tensor, or None: plain numbers go to any device."""
         return None if self.offset is None else self.offset.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError or DeviceError if the offsets do not fit the batch or the device.
+        """Raise MaskError for offsets of another number than the batch, DeviceError for a tensor on another device.
 
-        Without an offset any call fits.
+        With no offset, or with one integer, any call fits.
         """
         if self.offset is not None:  # without one it fits any
             super().check(extent)

@@ -42,7 +42,7 @@ class Documents(Mask, kind="documents"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the ids, or None if they were given as plain numbers and fit any."""
+        """The device of ids that were given as a tensor, or None: plain numbers go to any device."""
         return None if self.follows else self.ids.device
 
     def sizes(self) -> tuple[int, int]:

@@ -42,11 +42,11 @@ class PaddedTo(Mask, kind="padded_to"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of lengths that were given as a tensor, or None if they fit any."""
+        """The device of lengths that were given as a tensor, or None: plain numbers go to any device."""
         return self.lengths.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError for another batch or a length above kv_len, DeviceError for lengths on another device.
+        """Raise MaskError for another batch or a length above kv_len, DeviceError for a tensor on another device.
 
         Lengths that could not be read when the mask was made are not compared with kv_len.
         """

@@ -26,11 +26,14 @@ class Prefix(Mask, kind="prefix"):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device of lengths that were given as a tensor, or None: plain numbers go to any device."""
         return self.length.device
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError if the lengths are not those of the batch, DeviceError if they are on another device."""
+        """Raise MaskError for lengths of another number than the batch, DeviceError for a tensor on another device.
+
+        With one integer any call fits.
+        """
         super().check(extent)
         self.length.check_device(extent.device)
 
@@ -39,7 +42,7 @@ class Prefix(Mask, kind="prefix"):
         return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
 
     def spans(self, extent: Extent) -> Spans:
-        """Return one run for each query: the keys of the prefix, clipped to kv_len."""
+        """Return one run for each query: the keys of the prefix, clipped to kv_len; one row per length."""
         start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
         return one_run(start, start + self.length.on(extent.device, -1, 1), extent.kv_len)
 

@@ -35,7 +35,7 @@ class Selected(Mask):
 
     @property
     def batch(self) -> int | None:
-        """The batch size that the mask is tied to, or None if it fits any."""
+        """The batch size that the whole mask is tied to, or None if it fits any."""
         return self.mask.batch
 
     @property
@@ -48,7 +48,7 @@ class Selected(Mask):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensor that the mask holds, or None if it fits any."""
+        """The device that the whole mask is tied to, or None if it fits any."""
         return self.mask.device
 
     def check(self, extent: Extent) -> None:

@@ -14,11 +14,10 @@ PORTION = 1 << 21
 
 
 def real_queries(problem: Problem) -> Tensor | None:
-    """Return the queries that are not padding, bool, (batch, query_len); None if nothing hides keys or unknown.
+    """Return the queries that are not padding, bool, (batch, query_len), or None if they are not known.
 
-    All True if a mask hides no key. What the problem states comes first; else it is None in cross-attention. The
-    queries are the last of the keys' tokens: padding if no query may see their key. After cached keys, one whose key is
-    all zeros, not yet written, counts as real.
+    What the problem states comes first; else it is None in cross-attention, and as `queries_of_keys` returns it in
+    self-attention, where the queries are the last of the keys' tokens: padding if no query may see their key.
     """
     if problem.cross or problem.real_queries is not None:
         return problem.real_queries
@@ -26,11 +25,14 @@ def real_queries(problem: Problem) -> Tensor | None:
 
 
 def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
-    """Return which queries of self-attention have a key that some query sees, bool, (batch, query_len).
+    """Return which queries of self-attention have a key that some query sees, bool, (batch, query_len), or None.
 
-    A query after the tokens that a cache holds also counts if its key is all zeros, not yet written. None if nothing
-    can hide a key or a bias hides none, if there are fewer keys than queries, or if it is not known. The last
-    `appended` keys belong to no token.
+    A query after the tokens that a cache holds also counts if its key is all zeros, not yet written. The last
+    `appended` keys belong to no token. That it is self-attention is not checked.
+
+    None without a mask or a bias that may hide keys, for `causal` alone, if a bias hides none, and if there are fewer
+    keys than queries. After cached tokens also if the keys are sharded or on the meta device, or if the last key may be
+    an unused slot.
     """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide

@@ -236,7 +236,10 @@ def convert_dinov2(source: Path, target: Path) -> None:
 
 
 def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
-    """Write weights as model.safetensors and the config as config.json to a folder, which must exist."""
+    """Write weights as model.safetensors and a config of transformers as config.json to a folder, which must exist.
+
+    The tensors must be contiguous and share no memory.
+    """
     from safetensors.torch import save_file
 
     save_file(state, target / "model.safetensors", {"format": "pt"})

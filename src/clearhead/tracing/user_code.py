@@ -2,7 +2,7 @@
 
 import inspect
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -243,15 +243,18 @@ def _first_layer(
     return layer, tuple(merged), len(everything) - len(heads)
 
 
-def _kind(recorder: Recorder, attention: ObservedAttention) -> object:
-    """Return a value that is equal for the heads of one layer: the inputs of query and key, shapes, and stages."""
-    sources = []
+def _kind(recorder: Recorder, attention: ObservedAttention) -> Hashable:
+    """Return a tuple that is equal for the heads of one layer; layers that read the same input may be equal too.
+
+    It has the inputs of query and key, the shapes of query and value, and the names and axes of the stages.
+    """
+    sources: list[Hashable] = []
     for origin in _origins(recorder, attention, 1)[:2]:
         node = origin.node
         side = None if node is None or node.constant is None else node.tags[1 - node.constant]
-        sources.append(node and node.index if side is None else side.node.unique().tolist())
-    stages = [(stage.name, stage.axis) for stage in attention.stages]
-    return sources, attention.query.shape, attention.value.shape, stages
+        sources.append(node and node.index if side is None else tuple(side.node.unique().tolist()))
+    stages = tuple((stage.name, stage.axis) for stage in attention.stages)
+    return tuple(sources), attention.query.shape, attention.value.shape, stages
 
 
 def _origins(recorder: Recorder, attention: ObservedAttention, heads: int) -> tuple[Origin, ...]:

@@ -227,7 +227,10 @@ class Recipe:
     empty: str = "nan"
 
     def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
-        """Return the weights, (batch, heads, query_len, kv_len), of heads that are already split."""
+        """Return the weights, (batch, num_heads, query_len, kv_len), by the stages from `rotate` to `after`.
+
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet.
+        """
         query, key = self.rotate(query, self.group(key, at), at)
         seen = self.visible(at)
         # Where all is finite, what keeps a NaN to itself changes nothing.
@@ -237,11 +240,14 @@ class Recipe:
         return self.after(self.share(masked, self.empty, at), seen, at)
 
     def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
-        """Return the context of heads that are already split: (batch, heads, query_len, dim)."""
+        """Return the context, (batch, num_heads, query_len, value_head_dim), by all stages but `merge` and `end`.
+
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet.
+        """
         return self.around(self._inner, query, key, value, at)
 
     def _inner(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
-        """Return the context, (batch, heads, query_len, dim), of the stages inside `around`."""
+        """Return the context, (batch, num_heads, query_len, value_head_dim), by the stages inside `around`."""
         query, key, value = self.arrange(query, key, value, at)
         return self.weights(query, key, at) @ self.group(value, at)
 

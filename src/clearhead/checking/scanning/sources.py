@@ -111,9 +111,10 @@ def _files(place: str) -> list[tuple[str, Path]] | None:
 
 
 def _within(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Yield the .py files below a folder in order, without tests, setup files, environments, pipes and links upwards.
+    """Yield the .py files below a folder in order, without links upwards and the names of FOLDERS and FILES.
 
-    `above` are the folders that lead here.
+    These are tests, environments, builds, hidden folders, and setup and `__main__` files. `above` are the folders that
+    lead here. Raises OSError for a folder that cannot be read.
     """
     above |= {folder.resolve()}
     for each in sorted(folder.iterdir()):

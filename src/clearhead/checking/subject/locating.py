@@ -64,13 +64,13 @@ def imported(module: str) -> types.ModuleType:
 
 
 def defined(module: types.ModuleType) -> list[str]:
-    """Return the names of the public classes and functions that a module defines itself, classes first, sorted."""
-    own = [
-        (not inspect.isclass(each), name)
-        for name, each in vars(module).items()
-        if getattr(each, "__module__", None) == module.__name__ and name[0] != "_"
-    ]
-    return [name for _, name in sorted(own)]
+    """Return the public names of the classes and functions that a module defines itself, classes first, each sorted.
+
+    Other objects of its own classes that can be called, such as instances of nn.Module, are among the functions.
+    """
+    made = {name: each for name, each in vars(module).items() if callable(each) and name[0] != "_"}
+    own = (name for name in made if getattr(made[name], "__module__", None) == module.__name__)
+    return sorted(own, key=lambda name: (not inspect.isclass(made[name]), name))
 
 
 def _from_file(path: Path) -> types.ModuleType:

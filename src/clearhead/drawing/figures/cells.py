@@ -211,7 +211,7 @@ def check_place(name: str, place: object, count: int) -> int:
     """Return the index of a sample, or of a head of a mask, counted from 0; negative ones count from the end.
 
     Raises:
-        SelectionError: code `plot.part`.
+        SelectionError: code `plot.part`, for anything but a whole number, or one that is out of range.
     """
     number = as_place(place, count)
     if number is None:
@@ -225,7 +225,7 @@ def check_head(name: str, head: object, numbers: Sequence[int]) -> int:
     """Return the index of a head that is given by its number in the layer, or from the end.
 
     Raises:
-        SelectionError: code `plot.part`.
+        SelectionError: code `plot.part`, for anything but a whole number, or a head that does not exist.
     """
     number, count = as_int(head), len(numbers)
     if number is not None and number in numbers:
@@ -238,10 +238,12 @@ def check_head(name: str, head: object, numbers: Sequence[int]) -> int:
 
 
 def check_heads(name: str, heads: object, numbers: Sequence[int]) -> list[int]:
-    """Return the indices of several heads, given by their numbers; None is all of them.
+    """Return the indices of several heads, given as a sequence of their numbers, or from the end; None is all of them.
+
+    They are in the given order, where a head may come twice.
 
     Raises:
-        SelectionError: code `plot.part`.
+        SelectionError: code `plot.part`, for anything but a sequence, an empty one, or a head that does not exist.
     """
     if heads is None:
         return list(range(len(numbers)))

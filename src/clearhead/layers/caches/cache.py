@@ -177,17 +177,17 @@ class Cache(Slots):
 
     @property
     def finite(self) -> bool:
-        """True if everything held is known to be finite.
+        """True if every token appended since the last `reset` was found finite.
 
-        Known on the CPU only, where each token is checked once, so that a step need not check all of them again.
+        `append` checks each once, on the CPU only, so that a step need not check all of them again. False once one was
+        not, even if it is cut off, and for a `FixedCache` after its first tokens.
 
         Example:
             >>> import torch
             >>> from clearhead.layers.caches import GrowingCache
             >>> cache = GrowingCache()
             >>> token = torch.zeros(1, 1, 1, 4)
-            >>> _ = cache.append(token, token)
-            >>> _ = cache.finite, cache.append(token, torch.full_like(token, torch.nan))
+            >>> _ = cache.append(token, torch.full_like(token, torch.nan))
             >>> cache.finite
             False
         """

@@ -67,14 +67,16 @@ class SlidingCache(Cache):
     def positions(self) -> Tensor:
         """The position of each key that `append` returned, (kv_len,) or (batch, kv_len).
 
-        After a cut, of each slot of the ring; 0 for an empty one, which `mask` hides.
+        After a single token, a cut or a reorder, of each used slot of the ring; 0 if it is empty in a row, which `mask`
+        hides.
         """
         return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
-        """Return the mask over the keys that `append` returned: the last `window` real tokens of each query.
+        """Return the mask over the keys that `append` returned, to be combined with causality, which hides later keys.
 
-        After a single token it is a padding mask over the slots, or `full()` if all of them are visible.
+        It hides padding, and keys before the last `window` real tokens of each query. After a single token, a cut or a
+        reorder it is a padding mask over the slots of the ring, or `full()` if all of them are visible.
         """
         if self._shown is not None:
             return self._shown[1]
@@ -85,7 +87,10 @@ class SlidingCache(Cache):
 
     @property
     def in_order(self) -> bool:
-        """True if the keys that `append` returned are in the order of their tokens; False after any padding."""
+        """True if the keys that `append` returned are in the order of their tokens.
+
+        False after any padding, and for the slots of a ring that has dropped a token.
+        """
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:

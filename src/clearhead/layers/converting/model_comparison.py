@@ -58,8 +58,9 @@ class Place:
 def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) -> None:
     """Put the adapters in place, after each was compared with its module in a call of the model in eval mode.
 
-    A place whose adapter differs gets the reason and no adapter. A model whose output then differs, or that fails, gets
-    all of its own modules back, with the reason in each place. If there are no inputs, nothing is compared unless an
+    A place whose adapter differs or raises, or whose module is not called, gets the reason and no adapter. A model
+    whose output then differs, in steps with a KV cache too, or that fails, gets all of its own modules back, with the
+    reason in each place that had an adapter. If there are no inputs, nothing is compared unless an
     adapter is of transformers, and these adapters are dropped, with a reason, if the model cannot be run. The training
     modes and the CPU's generator are restored.
 

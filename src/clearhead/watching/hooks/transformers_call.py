@@ -222,7 +222,8 @@ def _among_real(
 ) -> Mask:
     """Return a dense window that counts real tokens only, as flash attention does after removing the padding.
 
-    `valid` is bool, (batch, keys); further keys, up to kv_len of `lengths`, are hidden. On both sides unless causal.
+    It hides by distance alone: keys too far back and, unless causal, too far ahead. Padding and, if causal, later keys
+    are left to other masks. `valid` is bool, (batch, keys); further keys, up to kv_len of `lengths`, are hidden.
     """
     query_len, kv_len = lengths
     place = valid.cumsum(dim=-1)
@@ -236,10 +237,10 @@ def _among_real(
 def _window(
     sliding_window: int | None, is_causal: bool, offset: int | None, kv_len: int
 ) -> Mask | None:
-    """Return a window of `sliding_window` tokens, the query itself included, on both sides unless causal.
+    """Return a window of `sliding_window` tokens, the query included, on both sides; None without one.
 
-    `offset` is the key of the first query; None puts the last query on the last key. None without a window, or if it
-    covers all keys.
+    If causal, later keys are left to other masks. `offset` is the key of the first query; None puts the last query on
+    the last key. A window that covers all keys is None too.
     """
     if sliding_window is None or sliding_window >= kv_len:
         return None
