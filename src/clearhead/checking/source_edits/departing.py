@@ -104,13 +104,10 @@ class Departures(Operations):
             return found
         self._read.update(map(storage_of, made))
         self.last = line
-        if not self.changed:
-            self.moved = moved
-        if is_unknown:
-            self.changed.append(at)
-        elif not name.startswith(FILLED) and not all(map(self._has_rows, made)):
-            masks = [each for each, _ in fixed] if any(map(_is_hiding, made)) else []
-            self.changed.append(max(masks, default=at))
+        if is_unknown or not (name.startswith(FILLED) or all(map(self._has_rows, made))):
+            is_masked = not is_unknown and any(map(_is_hiding, made))
+            self.moved = self.moved if self.changed else moved
+            self.changed.append(max((one for one, _ in fixed if is_masked), default=at))
         return found
 
     def lines(self, code: str) -> list[int]:

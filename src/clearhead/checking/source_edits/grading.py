@@ -251,9 +251,9 @@ def _measured(mistake: Mistake) -> str:
 
 
 def _lines(program: Program | None, mistake: Mistake) -> list[int]:
-    """Return the lines that are likely wrong: that which raised and its loops, or those with the name of the mistake.
+    """Return the lines that are likely wrong: that which raised and the loops around it, or those with its name.
 
-    [] if unknown.
+    The innermost loop is the first of them for an IndexError, and the line that raised for other errors. [] if unknown.
     """
     if program is None or program.tree is None:
         return []
