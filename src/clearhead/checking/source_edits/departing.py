@@ -93,10 +93,6 @@ class Departures(Operations):
         is_unknown = not all(_occur(_numbers(each), self._known, SUMS) for each in made)
         moved = [self._moved[at] for at in map(_place, given) if at in self._moved]
         at = min(wrong + moved, default=line)
-        for each in made if not name.startswith(FILLED) else []:
-            self._moved.pop(_place(each), None)
-            if self._is_moved(each):
-                self._moved[_place(each)] = at
         if not self._read & set(map(storage_of, given)):
             has_numbers = any(each.is_floating_point() for each in made)
             is_wrong = is_unknown and not is_making if has_numbers else bool(wrong)
@@ -104,6 +100,10 @@ class Departures(Operations):
             return found
         self._read.update(map(storage_of, made))
         self.last = line
+        for each in made if not name.startswith(FILLED) else []:
+            self._moved.pop(_place(each), None)
+            if self._is_moved(each):
+                self._moved[_place(each)] = at
         if is_unknown or not (name.startswith(FILLED) or all(map(self._has_rows, made))):
             is_masked = not is_unknown and any(map(_is_hiding, made))
             self.moved = self.moved if self.changed else moved
