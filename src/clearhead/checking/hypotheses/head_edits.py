@@ -60,7 +60,7 @@ def _other_columns(x: Tensor, at: Setting) -> Tensor:
 def _heads_as_tokens(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
-    """Return the context if heads and tokens are swapped, so that the heads of each token attend to each other."""
+    """Return the context that `inner` computes with heads and tokens swapped: a token's heads attend to each other."""
     other = at._replace(
         num_heads=at.query_len,
         num_kv_heads=at.kv_len,
@@ -164,7 +164,7 @@ def _rope(at: Setting) -> tuple[float, str]:
 
 
 def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """Return query and key rotated in the layout that is not declared, "half" or "interleaved"."""
+    """Return query and key rotated in the other layout, "half" or "interleaved"; unchanged without a declared rotation."""
     layout = "half" if _rope(at)[1] == "interleaved" else "interleaved"
     return rotate(query, key, at, at.offset, layout)
 
@@ -200,12 +200,12 @@ def _neighbours_as_halves(x: Tensor) -> Tensor:
 
 
 def _value_too(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Return query and key unchanged and the value rotated by its positions."""
+    """Return (query, key, value), the value rotated by its positions; unchanged if no rotation is declared."""
     return query, key, rotate(value, value, at, 0)[1]
 
 
 def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """Return query and key, all heads of each rotated as one vector."""
+    """Return query and key, all heads of each rotated as one vector; unchanged if no rotation is declared."""
 
     def flat(x: Tensor) -> Tensor:
         """Return (batch, heads, len, dim) as (batch, 1, len, heads · dim)."""

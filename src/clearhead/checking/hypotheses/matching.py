@@ -45,9 +45,9 @@ class Trial:
         return replace(self, setting=self.setting._replace(contract=contract))
 
     def result(self, recipe: Recipe, rounding: torch.dtype | None = None) -> Tensor | None:
-        """Return the output of a recipe for the same inputs, rounded to a dtype first if one is given.
+        """Return the output of a recipe for the same inputs; with `rounding` they are first rounded to that dtype.
 
-        None if its functions do not fit the inputs.
+        It is computed in float64. None if its functions do not fit the inputs.
         """
         query, key, value = (
             each if rounding is None else each.to(rounding).double()
