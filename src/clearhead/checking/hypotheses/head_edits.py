@@ -164,7 +164,7 @@ def _rope(at: Setting) -> tuple[float, str]:
 
 
 def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """Return query and key rotated in the other layout, "half" or "interleaved"; unchanged without a declared rotation."""
+    """Return query and key rotated in the other layout than the declared one; unchanged if no rotation is declared."""
     layout = "half" if _rope(at)[1] == "interleaved" else "interleaved"
     return rotate(query, key, at, at.offset, layout)
 

@@ -88,7 +88,7 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
 def account(e: Evidence) -> Account:
-    """Return the account of the evidence (cached); scale is unknown for heads one wide without a declared one."""
+    """Return the account of the evidence (cached); the scale is unknown if heads are one wide and none is declared."""
     if e not in _accounts:
         found = _made(e)
         known = isinstance(e, HeadsEvidence | TokensEvidence)
@@ -306,7 +306,10 @@ def _inside(e: TokensEvidence, index: int) -> Account:
 
 
 def _unnamed(trials: Sequence[Trial], way: str) -> Claim:
-    """Return the claim that numbers differ: about a declared rotation, a declared change of the scores, or neither."""
+    """Return the claim that numbers differ: about a declared rotation, else a declared change of the scores.
+
+    Without either it is about the product, worded as `way`. `trials` are measured by the worst call.
+    """
     contract, topic = trials[0].setting.contract, "product"
     if any(getattr(contract, field) is not None for field in DECLARED):
         topic, way = "order", "otherwise"
@@ -322,7 +325,7 @@ def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool
 
 
 def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
-    """Return the topics that a mistake of another topic leaves unknown, each with that reason."""
+    """Return every topic but the claim's, mapped to the reason that it is unknown: hidden by the claim."""
     topics = (each for each in (*TOPICS, "heads", "positions") if each != claim.topic)
     return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 

@@ -50,7 +50,10 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _of_zero(e: HeadsEvidence) -> Verdict:
-    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys; else Clear."""
+    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys.
+
+    Clear otherwise, also if that call raises.
+    """
     main = e.attempts[0]
     inputs = tuple(each.clone() for each in main.inputs)
     inputs[1][..., inputs[1].shape[-2] // 2, :] = 0.0

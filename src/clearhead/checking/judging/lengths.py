@@ -79,7 +79,8 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
 def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
     """Return a verdict on parts of a text against the whole: prefixes if causal, doubled texts if nothing is hidden.
 
-    None for another mask, and for padding that is not causal.
+    None for another mask, and for padding that is not causal. `asked` is the numbers of tokens to test, ascending;
+    `costs` are those of `_costs`.
     """
 
     def run(x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class ReadStages:
         form: the changes in the first head; None if the weights were measured, not recorded.
         has_sink: weights also go to a sink.
         divided: the context is divided by the sums of the weights.
-        learned: the scale is a parameter, and all rows have one length.
+        learned: the scale is a parameter, and all rows have the same norm.
     """
 
     weights: Tensor
@@ -133,7 +133,7 @@ def _read(
 
 
 def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
-    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention.
+    """Return True if in every attention a parameter multiplies scores of rows of equal norm: cosine attention.
 
     True for no attentions.
     """
@@ -149,7 +149,7 @@ def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
 
 
 def of_one_length(rows: Tensor) -> bool:
-    """Return True if all rows of a query, or of a key, have one length, as after a norm; False if one is not finite."""
+    """Return True if all rows of a query, or of a key, have the same norm; False if one is not finite."""
     sizes = rows.norm(dim=-1)
     return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
 

@@ -20,7 +20,7 @@ DEVIATIONS = 6.0
 
 
 def dropout(e: Evidence) -> Claim | Verdict:
-    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict.
+    """Return a claim if dropout in training drops nothing, or has the wrong place, rate or scale, or a verdict.
 
     Unknown if it was not measured, or no rate is declared and the modules have none or several. Clear for a rate of 0,
     and for an undeclared one if no weights are dropped.
@@ -83,7 +83,7 @@ def _unscaled(e: Evidence, rate: float) -> str | None:
 def gradients(e: Evidence) -> Claim | Verdict:
     """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear.
 
-    A claim too if the backward pass fails since an input was overwritten.
+    A claim too if the backward pass fails because a tensor was overwritten in place.
     """
     found = e.gradients
     if found.why or found.raised:
