@@ -103,7 +103,14 @@ def storage_of(tensor: Tensor) -> int:
 
 
 class Recorder(Operations):
-    """Record a call in `nodes` and `steps`; floating `inputs` start tags, `parameters` are names by storage."""
+    """Record a call in `nodes` and `steps`; floating `inputs` start tags.
+
+    Attributes:
+        parameters: the names of parameters, and of tensors made of one alone, by storage.
+        buffers: the storages of buffers, and of tensors made of one alone.
+        read: the storages that operations read.
+        halves: True if an operation returned float16 or bfloat16.
+    """
 
     def __init__(
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
@@ -154,7 +161,10 @@ class Recorder(Operations):
         kwargs: dict[str, Any],
         outputs: list[Tensor],
     ) -> None:
-        """Tag outputs by the inputs, and add nodes and steps."""
+        """Tag the first output by the inputs, untagged others anew, and add nodes and steps; errors are raised.
+
+        Nothing is done for a view.
+        """
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]

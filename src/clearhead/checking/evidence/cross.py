@@ -46,7 +46,7 @@ class CrossEvidence(TokensEvidence):
     def settled(self) -> Settled:
         """The first call that works, of (5, 7) or (7, 7) tokens, with or without a batch, in float64 or float32.
 
-        If none works, the first error, and no output.
+        If none works, the first error, and no output. ModelError as in `_feed`.
         """
         fed, first = self._feed, None
         given = self._inputs(fed, (5, 7), self.seed)

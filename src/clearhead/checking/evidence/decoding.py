@@ -19,7 +19,7 @@ from clearhead.recording.provenance import measure
 
 
 class TypedDecoder:
-    """A decoder whose inputs are cast to one dtype, and whose outputs are float64 without gradient."""
+    """The decoder `run`, its inputs cast to one dtype, its outputs in float64 without gradient, its errors raised."""
 
     def __init__(self, run: Any, dtype: torch.dtype) -> None:
         self.run, self.dtype = run, dtype

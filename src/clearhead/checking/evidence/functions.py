@@ -343,7 +343,7 @@ def by_heads(subject: Subject) -> Callable[..., Tensor]:
 
 
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
-    """Return the largest score, or the largest score less the mean of its query if that is less; at least 1e-6."""
+    """Return the largest scaled score, or that less the mean of its query if this is smaller; at least 1e-6."""
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)

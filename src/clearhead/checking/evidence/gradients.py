@@ -146,6 +146,7 @@ def _compared(
     """Return the gradient of a leaf: autograd compared with central differences along two random directions.
 
     The leaf is changed by `along` and restored. "dead" needs no gradient and no change; smaller steps excuse a kink.
+    Differences are relative to the norm of the gradient, or to `floor` if that is larger.
     """
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():

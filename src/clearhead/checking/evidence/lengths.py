@@ -223,7 +223,7 @@ def _windowed(
 
 
 def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
-    """Return the inputs of a call with `tokens` tokens, and a padding mask if the call is padded."""
+    """Return the inputs of a call with `tokens` tokens: (x,), (x, context), or (x, padding mask) if `padded`."""
     if isinstance(e, CrossEvidence):
         more = tokens if e.alike else tokens + 2
         context = e.feed.draw(more, e.seed + 9, width=e.feed.context_width)

@@ -266,7 +266,8 @@ def felt_numbers(
 ) -> dict[str, float]:
     """Return the whole numbers above 1 around the code that change the output when tripled, by name.
 
-    Each is changed for a copy. A change that raises is left out: the number is a size.
+    Each is changed for a copy. A change that raises is left out: the number is a size. So are those that a constructor
+    reads too.
 
     Args:
         subject: the attention.

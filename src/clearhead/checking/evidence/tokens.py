@@ -49,7 +49,7 @@ class TokensEvidence(FedEvidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The width of a token, and the number of heads."""
+        """The width of a token, "d_in", and the number of heads, "num_heads", 1 if it is unknown."""
         return {"d_in": self.feed.width, "num_heads": self.num_heads or 1}
 
     @property
@@ -113,7 +113,7 @@ class TokensEvidence(FedEvidence):
 
     @property
     def inside(self) -> Contract:
-        """Return the contract of the attention after the split into heads and their rotation."""
+        """Return `promised` without rotation and key heads: the contract of heads that are split and rotated."""
         return replace(self.promised, rope=None, num_kv_heads=None)
 
     @property

@@ -47,7 +47,7 @@ def _split_by_view(x: Tensor, at: Setting) -> Tensor:
 
 
 def _tiled(x: Tensor, at: Setting) -> Tensor:
-    """Return key or value heads, tiled instead of repeated one by one."""
+    """Return key or value heads, one per query head, tiled (0 1 0 1) instead of repeated one by one (0 0 1 1)."""
     return x.repeat(1, at.num_heads // x.shape[1], 1, 1)
 
 

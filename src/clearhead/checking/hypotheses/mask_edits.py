@@ -25,7 +25,7 @@ HIDES = declared("causal", "window", "documents")
 
 
 def _moved(left: int = 0, right: int = 0) -> Stage:
-    """Return a `visible` stage: the mask with its edges moved outwards by `left` and `right` keys."""
+    """Return a `visible` stage: the mask with its edges moved outwards by `left` and `right` keys, negative inwards."""
     return lambda at: visible(at, at.offset, left, right)
 
 
