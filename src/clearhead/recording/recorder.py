@@ -283,7 +283,7 @@ class Recorder(Operations):
         return total.each(lambda channel: channel.expand(output.shape))
 
     def _either(self, one: Tags, other: Tags) -> Tags:
-        """Return the tags of the higher rank (product > other > none); of equals MIXED where they differ."""
+        """Return for each number the tag of higher rank (product > other > none), MIXED where equal ranks differ."""
         one_rank, other_rank = self._ranks[one.node + 1], self._ranks[other.node + 1]
         first = one_rank > other_rank
         second = other_rank > one_rank
@@ -300,7 +300,10 @@ class Recorder(Operations):
         )
 
     def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
-        """Return tags, gains times the factor of neg, or mul or div by a constant number a row; NaN if learned."""
+        """Return tags, gains times the factor of neg, or of mul or div by one constant number per row; NaN if learned.
+
+        Unchanged for any other operation.
+        """
         if name in ("neg", "neg_"):
             return tags._replace(gain=-tags.gain)
         if name not in SCALINGS or len(args) < 2:

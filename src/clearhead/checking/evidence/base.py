@@ -95,7 +95,7 @@ class Evidence(ABC):
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """The names of the inputs that a call writes to."""
+        """The names of the inputs that a call writes to, or that hold NaN."""
         names = list(self.settled.inputs)
         return tuple(names[index] for index in written(self.subject.bare, self.inputs))
 
@@ -156,7 +156,7 @@ class Evidence(ABC):
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
-        """The first operation that returned NaN from finite inputs, and its (file, line) or None.
+        """The first operation that returned NaN from inputs without NaN, and its (file, line) or None.
 
         None if there is none.
         """

@@ -82,7 +82,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """Return the names of the inputs that a call with the padded batch writes to."""
+        """Return the names of the inputs, "x" and "mask", that a call with the padded batch writes to."""
         found = written(self.subject.bare, self.padded)
         return tuple(("x", "mask")[index] for index in found)
 
@@ -94,7 +94,10 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
-        """Return the first operation that returned NaN, without padding or with it; None if none did."""
+        """Return the first operation that returned NaN, and its (file, line) or None, without padding or with it.
+
+        None if none did.
+        """
         lines = lines_of(self.subject.spare().bare, converted(self.padded, self.subject.dtype))
         return super().broke or lines.first_nan
 

@@ -65,7 +65,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def leaks(self) -> list[int] | None:
-        """The outputs that a NaN in the last token reaches, though they do not depend on it.
+        """The indices of the outputs that a NaN in the last token reaches, though they do not depend on it.
 
         None if all depend on it.
         """

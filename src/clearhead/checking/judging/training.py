@@ -48,7 +48,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
         if not seen.place:
             return Unknown("dropout-place")
         return Claim("dropout", "dropout.wrong", Found("elsewhere"))
-    way = _unscaled(e, rate)
+    way = _dropout_mistake(e, rate)
     if way is None:
         known = seen.kept is not None or seen.share is None
         return Clear("dropout") if known else Unknown("dropout-scale")
@@ -61,7 +61,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
     return Claim("dropout", "dropout.wrong", Found(way, values, (measured, values)))
 
 
-def _unscaled(e: Evidence, rate: float) -> str | None:
+def _dropout_mistake(e: Evidence, rate: float) -> str | None:
     """Return how the scale or the rate of dropout is wrong: "again", "unscaled", "otherwise" or "rate"; None if right.
 
     None as well if the kept weights were not measured.
