@@ -103,14 +103,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 class Recorder(Operations):
-    """Record a call in `nodes` and `steps`; floating `inputs` start tags.
-
-    Attributes:
-        parameters: the names of parameters, and of tensors made of one alone, by storage.
-        buffers: the storages of buffers, and of tensors made of one alone.
-        read: the storages that operations read.
-        halves: True if an operation returned float16 or bfloat16.
-    """
+    """Record a call in `nodes` and `steps`; floating `inputs` start tags, `parameters` are names by storage."""
 
     def __init__(
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
@@ -161,10 +154,7 @@ class Recorder(Operations):
         kwargs: dict[str, Any],
         outputs: list[Tensor],
     ) -> None:
-        """Tag the first output by the inputs, untagged others anew, and add nodes and steps; errors are raised.
-
-        Nothing is done for a view.
-        """
+        """Tag outputs by the inputs, and add nodes and steps."""
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -283,7 +273,7 @@ class Recorder(Operations):
         return total.each(lambda channel: channel.expand(output.shape))
 
     def _either(self, one: Tags, other: Tags) -> Tags:
-        """Return for each number the tag of higher rank (product > other > none), MIXED where equal ranks differ."""
+        """Return the tags of the higher rank (product > other > none); of equals MIXED where they differ."""
         one_rank, other_rank = self._ranks[one.node + 1], self._ranks[other.node + 1]
         first = one_rank > other_rank
         second = other_rank > one_rank
@@ -300,10 +290,7 @@ class Recorder(Operations):
         )
 
     def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
-        """Return tags, gains times the factor of neg, or of mul or div by one constant number per row; NaN if learned.
-
-        Unchanged for any other operation.
-        """
+        """Return tags, gains times the factor of neg, or mul or div by a constant number a row; NaN if learned."""
         if name in ("neg", "neg_"):
             return tags._replace(gain=-tags.gain)
         if name not in SCALINGS or len(args) < 2:

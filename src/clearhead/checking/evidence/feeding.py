@@ -101,7 +101,7 @@ def feed(subject: Subject, contract: Contract) -> Feed:
 
 
 def runs(subject: Subject, *tensors: Tensor) -> bool:
-    """Return True if a call with these inputs raises no error."""
+    """Return True if a call with these inputs raises no error and returns a tensor."""
     return isinstance(called(subject, tensors), Tensor)
 
 

@@ -133,7 +133,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def short(self) -> Mapping[str, Tensor]:
-        """Return the input with 4 tokens, or all of it if the subject does not take fewer."""
+        """Return the input with 4 tokens, as "x", or all of it if the subject does not take fewer."""
         return {"x": shortened(self.subject, self.inputs[0], 4)}
 
     @cached_property

@@ -135,7 +135,7 @@ def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]
 
 
 def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
-    """Return the last output that changes with the first token, and the last that changes with the token there.
+    """Return the index of the last output that changes with token 0, and of the last that changes with the token there.
 
     Args:
         run: the call.
@@ -146,7 +146,7 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
     """
 
     def last(token: int) -> int:
-        """Return the last output that changes with a token; -1 if none does or a call fails."""
+        """Return the index of the last output that changes with a token; -1 if none does or a call fails."""
         changed = x.clone()
         changed[:, token] = -changed[:, token]
         moved = called(run, (changed,))

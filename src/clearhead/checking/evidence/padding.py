@@ -68,7 +68,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
-        """Return x and the mask of three samples of different lengths."""
+        """Return x (3, tokens, width) and mask (3, tokens), True = a real token: three lengths, padding last."""
         tokens = self.feed.lengths[0]
         lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
         return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[

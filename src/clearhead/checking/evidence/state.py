@@ -147,7 +147,7 @@ def with_zeros_drawn(subject: Subject) -> Subject:
 
 
 def _moved(module: nn.Module, name: str) -> bool:
-    """Return True if a method that reads the named tensor also moves tensors to a device."""
+    """Return True if a method other than `__init__` reads the named tensor and moves tensors to a device."""
     owner, _, attribute = name.rpartition(".")
     part = module.get_submodule(owner)
     for kind in type(part).__mro__:

@@ -81,7 +81,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def sources(self) -> tuple[Provenance | None, ...]:
-        """Return the provenance of the rows of each attention; None for one that has none."""
+        """Return the provenance of the rows of each attention in `observed`; None for one as in `provenance`."""
         return tuple(provenance(each, [self.dependency]) for each in self.observed)
 
     @cached_property

@@ -52,7 +52,7 @@ def _tiled(x: Tensor, at: Setting) -> Tensor:
 
 
 def _other_columns(x: Tensor, at: Setting) -> Tensor:
-    """Return (batch, heads, len, dim) whose heads are every num_heads-th column instead of adjacent ones."""
+    """Return (batch, heads, len, dim) where a head is every heads-th column of the merged x, not adjacent columns."""
     flat = x.transpose(1, 2).flatten(2)
     return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
 

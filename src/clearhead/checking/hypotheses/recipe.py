@@ -301,6 +301,6 @@ def grouped(contract: Contract) -> bool:
 
 
 def looks_back(contract: Contract) -> bool:
-    """Return True for a window that ends at its own token and goes back by more than one."""
+    """Return True for a window that goes back by more than one token and, by itself or by causality, not ahead."""
     left, right = contract.window or (None, None)
     return left is not None and left > 1 and (contract.causal is True or right == 0)

@@ -265,7 +265,7 @@ def against_declared(found: Found, used: float, contract: Contract) -> Found:
 
 
 def slope(used: float, first: Trial) -> tuple[str, Values]:
-    """Return the measurement of a scale: its key, the measured number and the right one."""
+    """Return the measurement of a scale: the key "slope", and the measured number next to the right one as values."""
     right, words = right_scale(first.setting), scale_in_words(first)
     return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": words}
 
