@@ -219,7 +219,6 @@ OUTPUTS = tuple(TABLES["names"]["outputs"].split())
 
 # Of buffers and attributes.
 KEPT_MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$|^bias$|future")
-ROTARY = tuple(TABLES["names"]["rotary"].split())
 
 
 def size_of(name: str) -> str | None:

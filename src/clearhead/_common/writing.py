@@ -80,6 +80,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
                 os.unlink(each)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text in UTF-8 to a file that is replaced whole, and return the path with its ~ expanded.
+
+    Raises what `replacing` raises.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_text(f"{folder}/page.html", "whole").read_text()
+        'whole'
+    """
+    with replacing(path) as (name, target):
+        Path(name).write_text(text, encoding="utf-8", newline="\n")
+    return target
+
+
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise FileError if no file can be put at a path, new or in the place of one; nothing is written.
 

@@ -83,8 +83,8 @@ class Captured(nn.Module):
     def _fitted(self, value: Any, x: Tensor) -> Any:
         """Return an argument of the call for the batch, the dtype and the number of tokens of x.
 
-        Axes as long as the call's tokens are cut, a first axis as long as its batch is expanded. Tuples, lists and
-        dicts are rebuilt; other values are returned unchanged.
+        Axes as long as the call's tokens are cut; of a first axis as long as its batch every sample gets the first
+        entry. Tuples, lists and dicts are rebuilt; other values are returned unchanged.
         """
         if not isinstance(value, Tensor):
             return _pytree.tree_map_only(Tensor, lambda each: self._fitted(each, x), value)

@@ -107,7 +107,7 @@ class Reordered(nn.Module):
 
 
 def order_meant(takes: str, code: str) -> str | None:
-    """Return the order that would look like this mistake; None for other mistakes.
+    """Return the order of `Reordered` in which a right attention would show the mistake `code`; None if there is none.
 
     No parameter shows that the samples come first, or which of two inputs is the context.
     """

@@ -311,7 +311,7 @@ def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
 
     Args:
         sizes: rows and columns of each.
-        instead: what shows more.
+        instead: the sentence of the error that says what shows more.
 
     Raises:
         TooLargeError: code `figure.size`.

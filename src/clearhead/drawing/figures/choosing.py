@@ -245,10 +245,10 @@ def _numbers_by_layer(
     log: bool,
     ax: object,
 ) -> Any:
-    """Draw the mean of each head over the real queries of all calls, layer by layer, and return the axes.
+    """Draw the mean of the statistic or role `kind` for each head, layer by layer, and return the axes.
 
-    `heads` and `sample` of None are all. Raises SelectionError, `plot.part`, for no such head or sample, ArgumentError,
-    `plot.empty`, for an empty layer.
+    It is the mean over the real queries of all calls. `heads` and `sample` of None are all. Raises SelectionError,
+    `plot.part`, for no such head or sample, ArgumentError, `plot.empty`, for an empty layer.
     """
     layers, layers_apart = [], seen.apart(names)
     for _, parts in layers_apart:

@@ -186,6 +186,7 @@ def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     The same picture gives the same bytes.
 
     Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: code `file.unwritable`, if the place cannot be written to.
 
     Example:

@@ -155,7 +155,7 @@ def trace_html(trace: Trace) -> str:
         (7, True)
     """
     stages = [_stage(trace, step) for step in trace._drawn()]
-    notes = [trace._verdict()]
+    notes = [trace.verdict]
     first = [
         f"{name} 0"
         for axis, name in (("batch", "sample"), ("num_heads", "head"))
