@@ -137,7 +137,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def failed(self) -> list[tuple[CallSizes, Exception | None, str]]:
-        """Return the sizes, the error and a description of each call without a usable output."""
+        """Return (sizes, error, description) of each call without a usable output; the error is None if it returned."""
         found = []
         for each in self.attempts:
             if as_trial(each, self.contract, self.subject.dtype) is None:

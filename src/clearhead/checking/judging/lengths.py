@@ -136,7 +136,7 @@ def _costs(e: TokensEvidence) -> Costs:
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
-    """Return cases that compare the first ids of a text with all of them, calling the whole model."""
+    """Yield cases that compare the first ids of a text with all of them, calling the whole model."""
     generator = torch.Generator().manual_seed(e.seed)
     tokens = e.inputs[0].shape[-2]
     known = [
