@@ -145,7 +145,10 @@ def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
 
 
 def _widths(subject: Subject, contract: Contract) -> Iterator[int]:
-    """Yield candidates for d_in, likeliest first: the declared one alone, else from layers, names, parameters."""
+    """Yield candidates for d_in, likeliest first: a declared one alone, else of layers, names, one parameter.
+
+    A candidate may recur.
+    """
     declared = contract.sizes.get("d_in") or (subject.args or {}).get("d_in")
     if isinstance(declared, int):
         yield declared

@@ -161,7 +161,10 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """Return an undeclared (back, ahead) window that makes the subject right; None if it is right, or unknown."""
+        """Return the undeclared (back, ahead) window under which the subject is right; None if there is none.
+
+        None as well if it is right without, a window or documents are declared, or a mask is passed.
+        """
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None

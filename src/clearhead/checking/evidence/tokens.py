@@ -174,9 +174,9 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """Return the standard deviations of the query and key matrices of the first group, and PyTorch's default.
+        """Return the standard deviations of the query and key matrices of the first group, and of PyTorch's default.
 
-        None if it is not seen, or if there are too few numbers; AssertionError without a record.
+        None if query or key has no matrix of its own, or one with too few numbers; AssertionError without a record.
         """
         assert self.recorded is not None
         found = []

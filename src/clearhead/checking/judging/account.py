@@ -225,7 +225,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         claim = Claim("product", "differs", Found("context", {"operation": ", ".join(changed)}))
         return Account((claim,), contract=made.contract)
     if e.contract.rope is not None:
-        if _why_tokens_unknown(e, each) is None and _keeps_lengths(e, index):
+        if _why_tokens_unknown(e, each) is None and _keeps_norms(e, index):
             return Account(
                 (Claim("positions", "differs", Found("rotation")),), contract=made.contract
             )
@@ -240,7 +240,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
-def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
+def _keeps_norms(e: TokensEvidence, index: int) -> bool:
     """Return True if the queries have the norms that they were projected with, as after any rotation.
 
     False without a known layer.
@@ -377,9 +377,9 @@ def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> t
 
 
 def _scale_in_weights(e: TokensEvidence) -> bool:
-    """Return True if 1/√head_dim is in the weights of query or key, or half of it in both.
+    """Return True if the scale is in the weights of query or key, or its square root in both.
 
-    False if the weights were not measured, or the scale is 1 or more.
+    The scale is the declared one, else 1/√head_dim. False if the weights were not measured, or it is 1 or more.
     """
     factor = right_scale(e.trials[0].setting)
     if e.spread is None or factor >= 1:

@@ -75,8 +75,8 @@ def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
 def pairs(e: TokensEvidence) -> Verdict | None:
     """Return Found if a token reads or writes at the wrong position, else Clear.
 
-    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention Found means
-    that a token of the context is not seen.
+    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention it is the
+    verdict of `_all_seen`, unless only one position is used.
     """
     if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
