@@ -58,7 +58,7 @@ def in_order(reductions: Iterable[R]) -> list[R]:
     """
 
     def place(each: R) -> tuple[int, bool]:
-        """Return the key to sort by."""
+        """Return −1, 0 or 1, and True for one that overwrites a tensor that it does not read."""
         return bool(each.destroys) - bool(each.provides), not each.destroys <= each.reads
 
     return sorted(reductions, key=place)
@@ -324,7 +324,7 @@ class Received(Reduction):
     tiled = True
 
     def __init__(self, problem: Problem) -> None:
-        """Start with zeros."""
+        """Start with zeros, (batch, num_kv_heads, kv_len)."""
         shape = (problem.batch, problem.num_kv_heads, problem.kv_len)
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 

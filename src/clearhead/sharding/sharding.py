@@ -236,7 +236,7 @@ class Sharding(Drawn):
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
     def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
-        """Raise ShapeError, or ArgumentTypeError for no dense tensor, unless axis `dim` has `tokens`, as `who` says."""
+        """Raise ShapeError, begun by `who`, unless axis `dim` has `tokens`, ArgumentTypeError for no dense tensor."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         axis = as_int(dim)

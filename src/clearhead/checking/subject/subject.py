@@ -153,10 +153,7 @@ class Subject:
         return self._called([each.clone() for each in tensors])
 
     def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        """Return the output for inputs converted to its dtype, and the second value or None; errors are raised.
-
-        Tensors that modules keep of the call are detached.
-        """
+        """Return the output for inputs cast to its dtype, and the second value or None; detach what modules keep."""
         if len(tensors) == 1:
             tensors = (*tensors, *self.others(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
@@ -376,10 +373,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def left_alone(subject: Subject) -> Iterator[None]:
-    """Run a module that could not be copied in eval mode, and restore its state, mode and gradients after this block.
-
-    No-op for any other subject.
-    """
+    """Run a module that could not be copied in eval mode in this block, and restore it after; no-op for any other."""
     original = subject.original
     if subject.copied or not isinstance(original, nn.Module):
         yield
@@ -389,7 +383,6 @@ def left_alone(subject: Subject) -> Iterator[None]:
     gradients = {each: each.grad for each in original.parameters()}
 
     def restore() -> None:
-        """Restore state, modes and gradients of the original."""
         original.load_state_dict(state)
         for module, mode in modes.items():
             module.training = mode

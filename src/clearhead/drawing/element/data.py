@@ -258,10 +258,7 @@ def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
 
 
 def _heads(query: Tensor) -> dict[str, Tensor]:
-    """Return {"split": (heads · tokens, dim), "joined": the query} for the fewest heads, 2 or more, of equal width.
-
-    One head if the query has one dimension.
-    """
+    """Return {"split": (heads · tokens, dim), "joined": the query} for the fewest heads ≥ 2, one if it is 1 wide."""
     tokens, width = query.shape
     count = next((each for each in range(2, width + 1) if width % each == 0), 1)
     split = query.view(tokens, count, width // count).transpose(0, 1)
@@ -296,10 +293,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
-    """Raise ArgumentTypeError, code `figure.names`, unless `given` is a sequence and no string; its items may be any.
-
-    `name` is that of the argument.
-    """
+    """Raise ArgumentTypeError, code `figure.names`, unless the argument `name` is a sequence and no string."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
