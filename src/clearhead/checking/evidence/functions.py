@@ -11,21 +11,22 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence import identity_values
 from clearhead.checking.evidence.attempts import (
     NAMES,
     Attempt,
     CallSizes,
+    MeasuredWeights,
     as_trial,
     attempted,
     drawn,
     heads_first,
+    measure_weights,
     planned,
+    slope_of,
 )
 from clearhead.checking.evidence.base import Evidence, Settled, again
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
-from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.evidence.half_precision import Halved, lost_by_plain, measure_halves
 from clearhead.checking.hypotheses.edits import edits, fitted
 from clearhead.checking.hypotheses.matching import (
     Explanation,
@@ -36,8 +37,7 @@ from clearhead.checking.hypotheses.matching import (
     precision,
     window_of,
 )
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
-from clearhead.checking.hypotheses.stage_edit import StageEdit
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, StageEdit, right_visible
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, UNREAD
@@ -137,7 +137,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def failed(self) -> list[tuple[CallSizes, Exception | None, str]]:
-        """Return the sizes, the error and a description of each call without a usable output."""
+        """Return (sizes, error, description) of each call without a usable output; the error is None if it returned."""
         found = []
         for each in self.attempts:
             if as_trial(each, self.contract, self.subject.dtype) is None:
@@ -161,7 +161,10 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """Return an undeclared (back, ahead) window that makes the subject right; None if it is right, or unknown."""
+        """Return the undeclared (back, ahead) window under which the subject is right; None if there is none.
+
+        None as well if it is right without, a window or documents are declared, or a mask is passed.
+        """
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None
@@ -234,11 +237,11 @@ class HeadsEvidence(Evidence):
         return wanted if fitting and follows(fitting, self.contract) else None
 
     @cached_property
-    def measured(self) -> identity_values.Weights | None:
+    def measured(self) -> MeasuredWeights | None:
         """The weights, with the identity as value; None if that fails, for merged heads, or not linear in it."""
         first = self.trials[0]
         with torch.no_grad():
-            found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
+            found, _ = attempt(measure_weights, self.subject, *self.inputs)
         if found is None or first.target.ndim != 4:
             return None
         # They are only those of an output that is linear in the value.
@@ -255,7 +258,7 @@ class HeadsEvidence(Evidence):
         )
         if self.measured is None or not plain:
             return None
-        return identity_values.slope(self.measured, self.measured.weights.abs() > UNREAD)
+        return slope_of(self.measured, self.measured.weights.abs() > UNREAD)
 
     @cached_property
     def alone(self) -> float:
@@ -343,7 +346,7 @@ def by_heads(subject: Subject) -> Callable[..., Tensor]:
 
 
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
-    """Return the largest score, or the largest score less the mean of its query if that is less; at least 1e-6."""
+    """Return the largest scaled score, or that less the mean of its query if this is smaller; at least 1e-6."""
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)

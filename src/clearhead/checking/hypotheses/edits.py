@@ -15,9 +15,8 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN, TOKENS
 from clearhead.checking.hypotheses.mask_edits import GIVEN, HIDING, MASKS, SOFTMAX
 from clearhead.checking.hypotheses.matching import Trial
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_group
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, Stage, StageEdit, right_group
 from clearhead.checking.hypotheses.score_edits import ORDER, SCALES
-from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import Weighing
 
@@ -25,8 +24,8 @@ from clearhead.recording.weighing import Weighing
 def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
     """Return the edits with a measured parameter; [] if none was measured.
 
-    These are a number that is added to visible or to hidden scores ("mask.soft"), and the scale ("scale.wrong"). A
-    scale that is not finite is left out.
+    For a number added to scores there are two, to visible and to hidden ones ("mask.soft"); for the scale there is one
+    ("scale.wrong"), unless it is not finite.
     """
     found = []
     moved = None if weighed is None else weighed.number("number")
@@ -87,10 +86,10 @@ ADDED: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]] = (
 
 
 def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
-    """Return the edit that adds the multiples of ADDED nearest to what the context of the first call has more.
+    """Return [edit]: the context plus the multiples of `ADDED` that come nearest to the output of the first call.
 
-    [] if all are 0 to rounding, if the numbers are too few, and if the output is not finite or has another shape than
-    the definition's. Whether the edit fits is not tested.
+    [] if all are 0 to rounding, if the output has too few numbers, is not finite or has another shape than the
+    definition's. Whether the edit fits is not tested.
     """
     first = trials[0]
     right = first.result(RIGHT)
@@ -121,7 +120,7 @@ def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
 
 
 def _made_of(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
-    """Return an `around` stage: `part(context, key, value)` instead of the context, key and value repeated per head."""
+    """Return an `around` stage that returns `part(context, key, value)`; key and value are repeated per query head."""
 
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         """Return `part` of the context that `inner` computes."""

@@ -5,8 +5,15 @@ from collections.abc import Callable
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.checking.hypotheses.recipe import Recipe, Setting, declared_bias, right_scale
-from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared
+from clearhead.checking.hypotheses.recipe import (
+    Recipe,
+    Setting,
+    Stage,
+    StageEdit,
+    declared,
+    declared_bias,
+    right_scale,
+)
 
 BIASED, CAPPED = declared("bias", "alibi_slopes"), declared("softcap")
 
@@ -64,7 +71,7 @@ def _bias_after(only_seen: bool) -> Stage:
     """Return an `after` stage that adds the bias to the weights; `only_seen` sets hidden ones to 0."""
 
     def after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
-        """Return the weights plus the bias."""
+        """Return the weights plus the bias, if `only_seen` with 0 for hidden pairs."""
         bias = declared_bias(at)
         total = weights if bias is None else weights + bias
         return total * seen if only_seen else total

@@ -6,9 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence import laws
 from clearhead.checking.evidence.attempts import as_trial
-from clearhead.checking.evidence.cases import called
+from clearhead.checking.evidence.cases import called, lost
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
@@ -51,7 +50,10 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _of_zero(e: HeadsEvidence) -> Verdict:
-    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys; else Clear."""
+    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys.
+
+    Clear otherwise, also if that call raises.
+    """
     main = e.attempts[0]
     inputs = tuple(each.clone() for each in main.inputs)
     inputs[1][..., inputs[1].shape[-2] // 2, :] = 0.0
@@ -73,8 +75,8 @@ def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
 def pairs(e: TokensEvidence) -> Verdict | None:
     """Return Found if a token reads or writes at the wrong position, else Clear.
 
-    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention Found means
-    that a token of the context is not seen.
+    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention it is the
+    verdict of `_all_seen`, unless only one position is used.
     """
     if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")
@@ -190,4 +192,4 @@ def lost_mask(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """Return Found if masked scores are computed and never read, else Clear; None without a recording."""
     if e.recorded is None:
         return None
-    return Found("lost") if laws.lost(e.recorded.recorder, e.recorded.output) else Clear()
+    return Found("lost") if lost(e.recorded.recorder, e.recorded.output) else Clear()

@@ -23,6 +23,7 @@ def _noticed(function: Any) -> Any:
 
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
+        """Report the call if it is over the last dimension, and return the function's result."""
         if tap.witnesses and not tap.is_guarded() and isinstance(scores, Tensor):
             dim = kwargs.get("dim", args[0] if args else None)
             if isinstance(dim, int) and dim in (-1, scores.ndim - 1):
@@ -60,6 +61,7 @@ def install(undo: Undo) -> None:
     before = vars(Tensor).get("softmax")
 
     def restore() -> None:
+        """Put the earlier `Tensor.softmax` back; no-op if somebody else has replaced it since."""
         if vars(Tensor).get("softmax") is _noticed_method:
             if before is None:
                 del Tensor.softmax
