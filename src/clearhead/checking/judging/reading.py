@@ -138,8 +138,8 @@ def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
     True for no attentions.
     """
     return all(
-        has_equal_norms(each.query)
-        and has_equal_norms(each.key)
+        equal_norms(each.query)
+        and equal_norms(each.key)
         and any(
             stage.other == "parameter" and stage.name.rstrip("_") in ("mul", "div")
             for stage in takewhile(lambda stage: stage.axis is None, each.stages)
@@ -148,7 +148,7 @@ def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
     )
 
 
-def has_equal_norms(rows: Tensor) -> bool:
+def equal_norms(rows: Tensor) -> bool:
     """Return True if all rows of a query, or of a key, have the same norm; False if one is not finite."""
     sizes = rows.norm(dim=-1)
     return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
