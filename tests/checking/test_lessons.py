@@ -71,7 +71,7 @@ def test_the_bank(case: Case, grades: list[Grade]) -> None:
 
 def test_few_entries_of_the_bank_have_no_line() -> None:
     wrong = [each for each in CASES if each.codes]
-    assert sum(each.is_placed for each in wrong) >= 0.915 * len(wrong)  # may only rise
+    assert sum(each.is_placed for each in wrong) >= 0.94 * len(wrong)  # may only rise
     assert sum(each.is_named for each in wrong) >= 0.97 * len(wrong)
 
 
@@ -121,18 +121,12 @@ REFUSED = {
     "True": (lambda: ch.check(indexed, lesson=True), ch.errors.ArgumentTypeError),
     "takes": (lambda: ch.check(indexed, lesson=7, takes="x"), ch.errors.ArgumentError),
     "causal": (lambda: ch.check(indexed, lesson=7, causal=True), ch.errors.ArgumentError),
-    "contract": (
-        lambda: ch.check(indexed, lesson=7, contract=ch.Contract()),
-        ch.errors.ArgumentError,
-    ),
+    "contract": (lambda: ch.check(indexed, lesson=7, contract=ch.Contract()), ch.errors.ArgumentError),
     "tensor": (lambda: ch.check(torch.ones(2), lesson=7), ch.errors.ArgumentTypeError),
     "function": (lambda: ch.check(indexed, lesson=11), ch.errors.ArgumentTypeError),
-    "class": (
-        lambda: ch.check(module_of(program(7, "filled")), lesson=1),
-        ch.errors.ArgumentTypeError,
-    ),
+    "class": (lambda: ch.check(module_of(program(7, "filled")), lesson=1), ch.errors.ArgumentTypeError),
     "decode": (lambda: ch.check(indexed, lesson=13), ch.errors.ArgumentTypeError),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -210,24 +204,16 @@ def test_every_law_is_asked_with_and_without_a_scale(
 
 @pytest.mark.parametrize(("persistent", "code"), [(True, "state.mask"), (False, None)])
 def test_a_mask_is_not_saved(persistent: bool, code: str | None) -> None:
-    right = next(
-        each
-        for each in CASES
-        if each.lesson == 9 and "persistent=False" in each.text and not each.codes
-    )
+    own = [each for each in CASES if each.lesson == 9 and not each.codes]
+    right = next(each for each in own if "persistent=False" in each.text)
     text = right.text.replace("persistent=False", f"persistent={persistent}")
     report = ch.check(Case(9, (), text, "").make(), lesson=9)
     assert [each.code for each in report.findings] == ([] if code is None else [code])
 
 
 def test_the_output_layer_is_asked_for_and_a_told_edit_mends_it(grades: list[Grade]) -> None:
-    right = next(
-        each
-        for each in CASES
-        if each.lesson == 10
-        and "out_proj = nn.Linear(d_out, d_out)" in each.text
-        and not each.codes
-    )
+    own = [each for each in CASES if each.lesson == 10 and not each.codes]
+    right = next(each for each in own if "out_proj = nn.Linear(d_out, d_out)" in each.text)
     text = right.text.replace(
         "out_proj = nn.Linear(d_out, d_out)", "out_proj = nn.Linear(d_in, d_out)"
     )

@@ -114,10 +114,8 @@ def show(
                 f"--image needs at most {LONG} tokens of text and patches; this has {len(reading.tokens)}. In Python, "
                 "ch.watch and to_html show more.",
             )
-        part = "its part for pictures only" if not both and reader.part else ""
-        shown = _show_short(
-            console, reading, (reader.name, part), layer, head, pair, why=why is not None
-        )
+        name = reader.name, "its part for pictures only" if not both and reader.part else ""
+        shown = _show_short(console, reading, name, layer, head, pair, why=why is not None)
     else:
         reader = load_model(model, "text", logits=writes)
         tokens = reader.count(sentence)
@@ -168,8 +166,7 @@ def show(
             closer = f"{both} instead of --find, " if find is not None else ""
         # The demo installs no matplotlib.
         closer += "--png head.png, or " if find_spec("matplotlib") else "or " * bool(closer)
-        words = f"[bold]Next:[/] add {closer}--html page.html."
-        console.print(words, highlight=False)
+        console.print(f"[bold]Next:[/] add {closer}--html page.html.", highlight=False)
 
 
 WRITES = 256
@@ -204,7 +201,7 @@ def _show_short(
     `asked` are query and key, "" for any; with a layer they only say which weight `why` explains. Returns what was
     shown. Raises SelectionError for no such layer, head or token.
     """
-    from clearhead.drawing.page.runs import Layer
+    from clearhead.drawing.page.runs import LONG, Layer, layers_of
     from clearhead.drawing.terminal.screens import Screens
     from clearhead.watching.finding import place_of_token
 
@@ -228,6 +225,11 @@ def _show_short(
         for at, (path, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
         if layer in (None, at)
     ]
+    if layer is None and "image_token" in (reading.page or {}):
+        # The page has the layers of a vision tower too, numbered after those of the text; not of many tiles.
+        rest = (each for each in layers_of(reading.seen) if each.name not in reading.layers)
+        tower = [each for each in rest if each.weights.batch * each.weights.kv_len**2 <= LONG**2]
+        layers += [each._replace(number=at) for at, each in enumerate(tower, len(layers))]
     weights = partial(screens.weights, place, number)
     return Shown(name[0], reading, layers, place, number, weights, pin)
 
@@ -303,8 +305,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
-    tokens = shown.reading.tokens
-    media: dict[str, Any] = shown.reading.page or {"tokens": tokens}
+    media: dict[str, Any] = shown.reading.page or {"tokens": shown.reading.tokens}
     title = source.name if isinstance(source, Path) else " ".join(source.split())
     return write_heads(
         html,
@@ -314,7 +315,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
         pin=shown.pin,
         why=why,
         writes=shown.writes,
-        note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(tokens), 'token')}",
+        note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(shown.reading.tokens), 'token')}",
         **media,
     )
 

@@ -64,30 +64,19 @@ def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedC
     found = run(*given)
     if not isinstance(expected, Tensor):
         expected = torch.as_tensor(expected, dtype=torch.float64)
-        found = torch.as_tensor(found, dtype=torch.float64) if _is_numbers(found) else found
+        if isinstance(found, int | float | list | tuple):
+            found = torch.as_tensor(found, dtype=torch.float64)
     if not isinstance(found, Tensor):
         kind = "nothing" if found is None else f"a {type(found).__name__}"
         raise TypeError(f"a tensor was expected; got {kind}")
-    pairs = enumerate(zip(given, inputs, strict=True))
-    written = next(
-        (
-            at
-            for at, (one, other) in pairs
-            if isinstance(one, Tensor) and not torch.equal(one, other)
-        ),
-        None,
-    )
-    return ExercisedCall(inputs, found, expected.double(), written)
+    tensors = [at for at, each in enumerate(inputs) if isinstance(each, Tensor)]
+    written = [at for at in tensors if not torch.equal(given[at], inputs[at])]
+    return ExercisedCall(inputs, found, expected.double(), (written or [None])[0])
 
 
 def copied(inputs: Inputs) -> Inputs:
     """Return the inputs with a detached copy of each tensor."""
     return tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
-
-
-def _is_numbers(found: Any) -> bool:
-    """Return True for a Python number, list or tuple."""
-    return isinstance(found, int | float | list | tuple)
 
 
 def of_module(
@@ -103,7 +92,8 @@ def of_module(
     for number, words in enumerate(LENGTHS):
         batch: tuple[int, ...] = () if row.takes == "x2d" else (2 + number % 2,)
         x = drawn(*batch, words, width)
-        x[..., 0, :] = 0  # scores of 0 are scores as well
+        if number == 3:
+            x[..., 0, :] = 0  # scores of 0 are scores as well
         if row.takes == "x,mask":
             mask = torch.ones(*batch, words, dtype=torch.bool)
             mask[0, words // 2 + 1 :] = False
@@ -120,7 +110,7 @@ def of_module(
 def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[ExercisedCall]:
     """Yield the calls of a decoder: steps of one word and of several, and whole texts, also between steps.
 
-    A copy is called with other words in between, which must change nothing.
+    A copy is called with the words of the other texts in between, which must change nothing.
     """
     words = x.shape[1]
     for chunks in ([1] * words, [2, 1, words - 3] if words > 3 else [words]):
@@ -128,18 +118,14 @@ def _decoded(module: Any, x: Tensor, right: Tensor) -> Iterator[ExercisedCall]:
         other, steps = copy.deepcopy(module), []
         for each in x.split(chunks, 1):
             steps.append(module.step(each.clone()))
-            other.step(each * 0.5)
+            other.step(each.flip(0))
         yield ExercisedCall((x,), torch.cat(steps, 1), right)
     yield called(module.full, (x,), right)
     module.reset()
-    first = module.step(x[:, :1].clone())
-    whole = called(module.full, (x,), right)
-    yield whole
-    yield ExercisedCall(
-        (x,),
-        torch.cat([first, *(module.step(x[:, at : at + 1].clone()) for at in range(1, words))], 1),
-        right,
-    )
+    steps = [module.step(x[:, :1].clone())]
+    yield called(module.full, (x,), right)
+    steps += [module.step(x[:, at : at + 1].clone()) for at in range(1, words)]
+    yield ExercisedCall((x,), torch.cat(steps, 1), right)
 
 
 def redrawn(module: nn.Module, row: LessonRow) -> Callable[..., Any]:

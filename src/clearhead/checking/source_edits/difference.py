@@ -14,17 +14,11 @@ PIECES, LINES = 2, 2
 
 
 class Statement(NamedTuple):
-    """A statement, or the head of a compound one: its depth, its text, and its line; equal if depth and text are."""
+    """A statement, or the head of a compound one: its depth, its text, and its line."""
 
     depth: int
     text: str
     line: int
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Statement) and self[:2] == other[:2]
-
-    def __hash__(self) -> int:
-        return hash(self[:2])
 
 
 class Hunk(NamedTuple):
@@ -50,7 +44,8 @@ def difference(
     """
     assert program.tree is not None
     mine, theirs = (list(_flat(each.body, 0)) for each in (program.tree, solution))
-    matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
+    texts = ([each[:2] for each in side] for side in (mine, theirs))
+    matcher = SequenceMatcher(None, *texts, autojunk=False)
     pieces = [
         piece
         for kind, start, end, first, last in matcher.get_opcodes()
@@ -128,10 +123,5 @@ def _told(piece: Hunk, mine: Sequence[Statement]) -> str:
     old, new = mine[piece.start : piece.end], piece.new
     line = mine[min(piece.start, len(mine) - 1)].line
     texts = ["; ".join(each.text for each in some) for some in (old, new)]
-    if not old:
-        return f"line {line}: `{texts[1]}` before it"
-    return (
-        f"line {line}: without `{texts[0]}`"
-        if not new
-        else f"line {line}: `{texts[0]}` → `{texts[1]}`"
-    )
+    change = f"`{texts[0]}` → `{texts[1]}`" if new else f"without `{texts[0]}`"
+    return f"line {line}: {change if old else f'`{texts[1]}` before it'}"

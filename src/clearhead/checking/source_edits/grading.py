@@ -10,6 +10,7 @@ import io
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.lessons import called_with, promises_of
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.source_edits.definition import Mistake, UnknownOutcomeError
-from clearhead.checking.source_edits.departing import NOTED, Departures
+from clearhead.checking.source_edits.departing import NOTED, Departures, skipped_if
 from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, doubles, first_mistake
@@ -160,10 +161,13 @@ def _wrong(
             code, _ = attempt(code_of_part, thing, row)
     code = code or "differs"
     lines = _lines(program, mistake) if place is None or mistake.error is not None else [place[1]]
-    if program is not None and mistake.error is None and (not lines or code in NOTED):
+    if program is not None and (mistake.error is None or not lines):
         with Departures(program.file) as departures:
             first_mistake(thing, row, promised, asked.args[asked.promises.index(promised)])
-        lines = departures.lines(code) or lines
+        if not lines or code in NOTED or (place is not None and departures.moved):
+            lines = departures.lines(code) or lines
+            if departures.changed and code not in NOTED:
+                lines = [skipped_if(program.tree, lines[0], departures.ran)]
     edit, others = (None, []) if program is None else mend(program, asked, lines)
     lines = lines or others
     if edit is not None and not mistake.code and len(asked.promises) > 1:
@@ -192,20 +196,12 @@ def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
     row = asked.row
     reports = [core(thing, each) for each in asked.promises]
     report = next((each for each in reports if each.ok), reports[0])
-    findings = [
-        Finding(
-            each.code, each.sentence, each.measured, place=each.place, read=row.pointer(each.code)
-        )
-        for each in report.findings[:1]
-    ]
+    findings = tuple(
+        replace(each, likely="", read=row.pointer(each.code)) for each in report.findings[:1]
+    )
     passed = () if findings else asked_of(row)
     return Report(
-        report.name,
-        tuple(findings),
-        passed,
-        unverified=report.unverified,
-        lesson=row.number,
-        place=report.place,
+        report.name, findings, passed, (), (), (), report.unverified, report.place, (), row.number
     )
 
 
@@ -255,9 +251,9 @@ def _measured(mistake: Mistake) -> str:
 
 
 def _lines(program: Program | None, mistake: Mistake) -> list[int]:
-    """Return the lines that are likely wrong: that which raised and its loops, or those with the name of the mistake.
+    """Return the lines that are likely wrong: that which raised and the loops around it, or those with its name.
 
-    [] if unknown.
+    The innermost loop is the first of them for an IndexError, and the line that raised for other errors. [] if unknown.
     """
     if program is None or program.tree is None:
         return []
@@ -265,17 +261,17 @@ def _lines(program: Program | None, mistake: Mistake) -> list[int]:
         trace = traced(mistake.error)
         if trace is None:
             return []
-        loops = [each for each, _ in nodes_of(program.tree) if isinstance(each, ast.For)]
-        around = [
-            each.lineno for each in loops if each.lineno < trace.tb_lineno <= (each.end_lineno or 0)
+        loops: list[Any] = [
+            node if isinstance(node, ast.For) else above
+            for node, above in nodes_of(program.tree)
+            if isinstance(node, ast.For | ast.comprehension)
         ]
-        return [trace.tb_lineno, *reversed(around)]
-    last = (
-        mistake.name.partition(",")[0]
-        .removesuffix(".weight")
-        .removesuffix(".bias")
-        .rpartition(".")[2]
-    )
+        at = trace.tb_lineno
+        around = [each.lineno for each in loops if each.lineno <= at <= each.end_lineno][::-1]
+        # An index is beyond the end where the loop that counts it goes too far.
+        return [*around, at] if isinstance(mistake.error, IndexError) else [at, *around]
+    name = re.sub(r"\.(weight|bias)$", "", mistake.name.partition(",")[0])
+    last = name.rpartition(".")[2]
     lines = [
         (isinstance(getattr(node, "ctx", None), ast.Store), getattr(node, "lineno", 0))
         for node, _ in nodes_of(program.tree)

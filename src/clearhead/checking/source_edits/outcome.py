@@ -74,7 +74,8 @@ def first_mistake(
     """
     with doubles():
         torch.default_generator.manual_seed(row.number)
-        if row.calls and (not row.is_part or not _is_module(thing)):
+        is_module = inspect.isclass(thing) or isinstance(thing, nn.Module)
+        if row.calls and not (row.is_part and is_module):
             return _first(next_to_solution(thing, row, solution_of(row)))
         try:
             made = thing(**(args or {})) if inspect.isclass(thing) else thing
@@ -94,11 +95,6 @@ def first_mistake(
                 return None
             found = mistake if found is None or mistake.right > found.right else found
     return found
-
-
-def _is_module(thing: Any) -> bool:
-    """Return True for any class, and for an instance of nn.Module."""
-    return inspect.isclass(thing) or isinstance(thing, nn.Module)
 
 
 def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
@@ -132,9 +128,7 @@ def _ways(module: nn.Module, row: LessonRow) -> int:
         if row.takes not in ("x2d", "x"):
             raise
     # What has no parameters may raise, or draw them at each call.
-    x = torch.ones(
-        (3, row.sizes.get("d_in", 5)) if row.takes == "x2d" else (1, 3, row.sizes.get("d_in", 5))
-    )
+    x = torch.ones(*[1] * (row.takes == "x"), 3, row.sizes.get("d_in", 5))
     if any(True for _ in module.parameters()) or torch.equal(module(x), module(x)):
         raise UnknownOutcomeError
     return 1
@@ -187,15 +181,12 @@ def _gradients(
     drawn, layers = redrawn(module, row), layers_of(module, row)[way]
     batch: tuple[int, ...] = () if row.takes == "x2d" else (2,)
     x: Tensor = drawn(*batch, 5, layers["q"].matrix.shape[0]).requires_grad_()
-    others: list[Tensor] = []
-    if row.takes == "x,mask":
-        others = [torch.ones(*batch, 5, dtype=torch.bool)]
-    if row.takes == "x,context":
-        others = [drawn(*batch, 7, layers["k"].matrix.shape[0])]
+    mask, context = torch.ones(*batch, 5).bool(), drawn(*batch, 7, layers["k"].matrix.shape[0])
+    others: list[Tensor] = {"x,mask": [mask], "x,context": [context]}.get(row.takes, [])
     sides = {**dict(module.named_parameters()), "x": x}
     with torch.enable_grad():
         right = definition(layers_of(module, row)[way], promised)
-        expected = right(x, others[0] if row.takes == "x,context" else x)
+        expected = right(x, context if row.takes == "x,context" else x)
         found = module(x * 1.0, *(each.clone() for each in others))
         tensors = list(sides.values())
         yield unequal_gradients(list(sides), (found, tensors), (expected, tensors))
@@ -281,16 +272,9 @@ def asked_of(row: LessonRow) -> tuple[str, ...]:
         return ("numbers",)
     if row.made:
         return ("parameters", "stages", "numbers", "gradients")
-    words = (
-        ["parameters", "numbers"]
-        if row.takes != "decode"
-        else ["parameters", "steps", "whole texts"]
-    )
+    words = ["parameters", *(["steps", "whole texts"] if row.takes == "decode" else ["numbers"])]
     words += ["gradients"] if row.takes in GRADED else []
     words += ["what is saved"] if row.number == MASKS else []
-    words += (
-        [("dropout" if "dropout" in row.contract else "training")]
-        if row.takes in ("x2d", "x")
-        else []
-    )
+    if row.takes in ("x2d", "x"):
+        words.append("dropout" if "dropout" in row.contract else "training")
     return tuple(words)

@@ -36,12 +36,8 @@ def asked_parameters(module: nn.Module, row: LessonRow) -> Iterator[Mistake | No
         side = role(name)
         if not each.requires_grad and (side is not None or row.number != MASKS):
             yield Mistake("parameter.missing", name=name)
-        if (
-            each.ndim > 1
-            and side is not None
-            and each.numel() > 1
-            and bool((each == each[0, 0]).all())
-        ):
+        is_several = each.ndim > 1 and each.numel() > 1
+        if side is not None and is_several and bool((each == each[0, 0]).all()):
             yield Mistake("parameter.dead", name=name)
         if side is None and row.number == MASKS and each.ndim > 1 and _is_mask(each):
             yield Mistake("state.mask", name=name)

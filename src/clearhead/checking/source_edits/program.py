@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import linecache
 import re
 import textwrap
@@ -12,13 +13,13 @@ from typing import Any
 
 from clearhead.checking.subject.stubs import reached
 
-# Rounds of all loops of a program, and calls of its functions within each other; what asks for more has no end.
-ROUNDS, DEPTH = 20_000, 8
-ROUND, ENTER, LEAVE = "_clearhead_round", "_clearhead_enter", "_clearhead_leave"
+# The number of rounds of loops and of calls of functions, together, from which on a program is stopped.
+ROUNDS = 20_000
+ROUND = "_clearhead_round"
 
 
 class EndlessError(RuntimeError):
-    """A program that runs more loops, or deeper calls, than any lesson asks for."""
+    """A program that runs more loops, or more calls, than any lesson asks for."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Program:
         Raises:
             Exception: what the text raises; SyntaxError if it assigns to an attribute of a module.
         """
-        tree, around = ast.parse(self.text), {**self.around, **_limits()}
+        tree, around = ast.parse(self.text), {**self.around, ROUND: _counter()}
         for node in list(ast.walk(tree)):
             _bound(node, around)
         exec(compile(tree, self.file, "exec", dont_inherit=True), around)
@@ -117,56 +118,37 @@ def _block(found: Any, file: str, line: int) -> dict[int, str] | None:
 def _bound(node: Any, around: Mapping[str, Any]) -> None:
     """Change one node in place, not its children: the caller walks the tree.
 
-    A loop gets a call that counts its rounds; a function gets calls that count its depth, and loses the annotations
-    of its arguments and result; other nodes stay. SyntaxError for a node that sets or deletes a module's attribute.
+    A loop and a function get a call that counts their runs; a function loses the annotations of its arguments and
+    result; other nodes stay. SyntaxError for a node that sets or deletes a module's attribute.
     """
-    if isinstance(node, ast.For | ast.While):
-        node.body.insert(0, _call(ROUND, node))
-    elif isinstance(node, ast.FunctionDef):
+    if isinstance(node, ast.For | ast.While | ast.FunctionDef):
+        node.body.insert(0, _count(node))
+    if isinstance(node, ast.FunctionDef):
         node.returns = None
         for each in (*node.args.args, *node.args.kwonlyargs):
             each.annotation = None
-        within = ast.copy_location(ast.Try(node.body, [], [], [_call(LEAVE, node)]), node)
-        node.body = [_call(ENTER, node), within]
     elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
         owner = node.value.id if isinstance(node.value, ast.Name) else ""
         if inspect.ismodule(around.get(owner)):
             raise SyntaxError("a module is not to be changed")
 
 
-def _call(name: str, at: ast.stmt) -> ast.Expr:
-    """Return a statement that calls a function without arguments, at the line of the given statement."""
-    function = ast.copy_location(ast.Name(name, ast.Load()), at)
+def _count(at: ast.stmt) -> ast.Expr:
+    """Return a statement that calls the counter of a program, at the line of the given statement."""
+    function = ast.copy_location(ast.Name(ROUND, ast.Load()), at)
     return ast.copy_location(ast.Expr(ast.copy_location(ast.Call(function, [], []), at)), at)
 
 
-def _limits() -> Mapping[str, Callable[[], None]]:
-    """Return functions that count rounds of loops and depth of calls, by name.
+def _counter() -> Callable[[], None]:
+    """Return a function that counts its calls, and raises EndlessError above ROUNDS."""
+    rounds = itertools.count(1)
 
-    They raise EndlessError above the limits.
-    """
-    rounds = depth = 0
+    def counted() -> None:
+        """Count one call; raise EndlessError above ROUNDS."""
+        if next(rounds) > ROUNDS:
+            raise EndlessError("its loops, or its calls of itself, do not end")
 
-    def another_round() -> None:
-        """Count one round of a loop; raise EndlessError above ROUNDS."""
-        nonlocal rounds
-        rounds += 1
-        if rounds > ROUNDS:
-            raise EndlessError("its loops do not end")
-
-    def enter() -> None:
-        """Count one call that begins; raise EndlessError above DEPTH calls within each other."""
-        nonlocal depth
-        depth += 1
-        if depth > DEPTH:
-            raise EndlessError("its functions call each other without an end")
-
-    def leave() -> None:
-        """Count one call that ends."""
-        nonlocal depth
-        depth -= 1
-
-    return {ROUND: another_round, ENTER: enter, LEAVE: leave}
+    return counted
 
 
 def nodes_of(top: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
