@@ -32,8 +32,8 @@ class Cache(Slots):
     """The KV cache of one attention layer: keys and values of the tokens it has seen so far.
 
     `append` takes the keys and values of new tokens, and returns those that they may attend to. The
-    new queries attend to them with `causal() & cache.mask()`: what it returns ends with the new
-    tokens, so that the last query sits on the last key.
+    new queries attend to them with `causal() & cache.mask()`. The new tokens are the last keys, except
+    in a `FixedCache`, and in a ring after a single token, which sees every key that the mask shows.
 
     Keys are kept as they are. Those that are rotated by their position are rotated before they are
     appended, at `next_positions(new)`.
@@ -67,7 +67,7 @@ class Cache(Slots):
 
         Returns:
             Keys (batch, num_kv_heads, kv_len, head_dim) and values (batch, num_kv_heads, kv_len,
-            value_head_dim); the last `new` tokens are the new ones.
+            value_head_dim); the new tokens are the last, except where the class says otherwise.
 
         Raises:
             ArgumentTypeError: codes `key.type`, `value.type`, `valid.type` and `….layout`.
@@ -180,7 +180,7 @@ class Cache(Slots):
         """True if every token appended since the last `reset` was found finite.
 
         `append` checks each once, on the CPU only, so that a step need not check all of them again. False once one was
-        not, even if it is cut off, and for a `FixedCache` after its first tokens.
+        not, even if it is cut off, and for a `FixedCache` once it has its memory.
 
         Example:
             >>> import torch
