@@ -4,6 +4,7 @@ Of other softmaxes, and of direct calls of FlexAttention, only the fact that the
 say what it lacks.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
@@ -29,81 +30,86 @@ SOFTMAXES = {"softmax", "Softmax", "shifted_window_attention"}
 KEEPS = ("clone", "contiguous", "dropout", "to")
 """The functions between the softmax and the product with the values."""
 
-_running = threading.local()
-"""`reader` is the `_Reader` of the class that runs in the thread; missing or None without one."""
+VALUES = re.compile(r"(.+)(.)(.),\1\3(.)->\1\2\4")
+SCORES = re.compile(r"(.+)(.)(.),\1(.)\3->\1\2\4")
+"""The equations of a @ b and of a @ b.mT."""
+
+_state = threading.local()
+"""`reads` is True while code runs in a `_Reader` of the thread; missing or False otherwise."""
 
 
 class _Reader(TorchFunctionMode):
     """Reports softmax(query @ key.mT · scale + bias) @ value where the code in the block computes it.
 
-    The bias is the difference of the scores from the scaled product, so the weights are those of the softmax whatever
-    made them. `unread` has the shapes of the softmaxes that were not reported.
+    `unread` has the shapes of the softmaxes that were not reported.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.unread: list[tuple[int, ...]] = []
-        self._product: Any = None
-        self._scores: Any = None
-        self._weights: Any = None
-        self._query_key: Any = None
-        self._scale: Any = 1.0
-        self._dropout = 0.0
+        self._product: tuple[Any, ...] = (None,) * 4  # the scaled product, query, key, scale
+        self._softmax: tuple[Any, ...] = (None,) * 3  # the weights, scores, dropout
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function, and note the product, its scale, the softmax and its dropout; report the last product."""
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        """Run a function and return its output; note a product, its scale and its softmax, and report its values."""
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if tap.is_guarded() or not args:
             return func(*args, **kwargs)
-        first, sides = args[0], _sides(name, args)
-        left, right = sides or (None, None)
-        if right is not None and left is self._weights and left.shape[:-2] == right.shape[:-2]:
-            del self.unread[-1:]
-            read = partial(self._problem, right)
+        (left, right), first = _sides(name, args), args[0]
+        (product, query, key, scale), (weights, scores, dropout) = self._product, self._softmax
+        if left is not None and left is weights and left.shape[:-2] == right.shape[:-2]:
+            self.unread.pop()
+            self._softmax = (None,) * 3
+            read = partial(_problem, query, key, right, scores, scale, dropout)
             return tap.reporting(func, lambda *_: read(), put=sdpa.put)(*args)
         made = func(*args, **kwargs)
-        if right is not None and min(left.ndim, right.ndim) > 3:
-            self._product, self._query_key, self._scale = made, (left, right.mT), 1.0
-        elif first is self._product and name in ("mul", "div"):
-            self._product = made
-            self._scale = self._scale * args[1] if name == "mul" else self._scale / args[1]
+        if left is not None and min(left.ndim, right.ndim) > 3:
+            self._product = made, left, right.mT, 1.0
+        elif (
+            first is product
+            and name in ("mul", "div")
+            and getattr(args[1], "shape", ())[-2:] in ((), (1, 1))
+        ):
+            self._product = made, query, key, scale * args[1] if name == "mul" else scale / args[1]
         elif name == "softmax":
             self.unread.append(tuple(first.shape))
-            shape = torch.Size() if self._product is None else self._product.shape
-            is_product = first.shape[-3:] == shape[-3:] and first.shape.numel() == shape.numel()
-            self._scores, self._weights = first, made if is_product else None
-            self._dropout = 0.0
-        elif first is self._weights and (name in KEEPS or made is first):
-            self._weights = made if name in KEEPS else None
-            self._dropout += kwargs.get("p", 0.0) * kwargs.get("training", False)
+            lead = (None, None) if product is None else (product.shape[-3:], product.numel())
+            is_product = lead == (first.shape[-3:], first.numel())
+            self._softmax = made if is_product else None, first, 0.0
+        elif first is weights and (name in KEEPS or made is first):
+            share = kwargs.get("p", 0.0) * kwargs.get("training", False)
+            self._softmax = made if name in KEEPS else None, scores, dropout + share
         return made
 
-    def _problem(self, value: Tensor) -> Problem:
-        """Return the problem of the last softmax; a scale of each head is multiplied into the query."""
-        query, key = self._query_key
-        scale = self._scale
-        if isinstance(scale, Tensor):
-            query, scale = query * scale, 1.0
-        query, key, value = (sdpa.four_dimensions(t) for t in (query, key, value))
-        product = query @ key.mT * scale
-        bias = self._scores.reshape(product.shape) - product
-        rounding = 8 * torch.finfo(product.dtype).eps * product.abs().max()
-        mask, rest = split_added(bias.masked_fill(bias.abs() <= rounding, 0.0), query.dtype)
-        dropout = self._dropout or None
-        return make_problem(query, key, value, mask=mask, bias=rest, scale=scale, dropout=dropout)
 
-
-def _sides(name: str, args: Any) -> tuple[Tensor, Tensor] | None:
-    """Return a and b of a call of matmul or einsum that computes a @ b; None for any other call."""
+def _sides(name: str, args: Any) -> Any:
+    """Return a and b of a call of matmul or einsum that computes a @ b; (None, None) for any other call."""
     if name == "matmul" and len(args) == 2:
         return args
-    if name != "einsum" or len(args) != 3 or "->" not in args[0]:
-        return None
-    left, right, made = args[0].replace(" ", "").replace("->", ",").split(",")
-    if (left[:-2] + left[-1:], made) == (right[:-1], left[:-1] + right[-1:]):
-        return args[1], args[2]
-    turned = (left[:-2], left[-1:], made) == (right[:-2], right[-1:], left[:-1] + right[-2:-1])
-    return (args[1], args[2].mT) if turned else None
+    if name == "einsum" and len(args) == 3:
+        equation, left, right = args
+        if VALUES.fullmatch(equation.replace(" ", "")):
+            return left, right
+        if SCORES.fullmatch(equation.replace(" ", "")):
+            return left, right.mT
+    return None, None
+
+
+def _problem(query: Any, key: Any, value: Any, scores: Any, scale: Any, dropout: float) -> Problem:
+    """Return the problem of a softmax of scores, of which what is not query @ key.mT · scale is mask and bias.
+
+    So the weights are those of the softmax, up to rounding. A scale of each head is multiplied into the query.
+    """
+    if isinstance(scale, Tensor):
+        query, scale = query * scale, 1.0
+    query, key, value = (sdpa.four_dimensions(each) for each in (query, key, value))
+    product = query @ key.mT * scale
+    rest = scores.reshape(product.shape) - product
+    rounding = 8 * torch.finfo(product.dtype).eps * product.abs().max()
+    mask, bias = split_added(rest.masked_fill(rest.abs() <= rounding, 0.0), query.dtype)
+    return make_problem(
+        query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout or None
+    )
 
 
 def _read(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,13 +119,12 @@ def _read(forward: Callable[..., Any]) -> Callable[..., Any]:
     def read(*args: Any, **kwargs: Any) -> Any:
         if tap.is_guarded():
             return forward(*args, **kwargs)
-        outer, reader = getattr(_running, "reader", None), _Reader()
+        before, _state.reads = getattr(_state, "reads", False), True
         try:
-            _running.reader = reader
-            with reader:
+            with _Reader() as reader:
                 made = forward(*args, **kwargs)
         finally:
-            _running.reader = outer
+            _state.reads = before
         for shape in reader.unread:
             tap.witness("softmax", shape)
         return made
@@ -150,7 +155,7 @@ def _noticed(function: Any) -> Any:
 
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
-        is_read = tap.is_guarded() or getattr(_running, "reader", None) is not None
+        is_read = tap.is_guarded() or getattr(_state, "reads", False)
         if tap.witnesses and not is_read and isinstance(scores, Tensor):
             dim = kwargs.get("dim", args[0] if args else None)
             if isinstance(dim, int) and dim in (-1, scores.ndim - 1):
