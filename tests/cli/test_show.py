@@ -256,15 +256,26 @@ def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
 
 
-def test_show_a_picture_in_a_text(tmp_path: Path) -> None:
+def test_show_a_picture_in_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llava, photo = str(tiny_models.save_llava(tmp_path)), str(tiny_models.save_photo(tmp_path))
     page = str(tmp_path / "a.html")
     text = ("show", "The animal was tired", "--find", "animal,")
+    written: list[Payload] = []
+    monkeypatch.setattr(
+        head_page,
+        "write_page",
+        lambda path, payload: written.append(payload) or write_page(path, payload),
+    )
     found = lines(*text, "--image", photo, "--model", llava, "--html", page)
     printed = " ".join(" ".join(found).split())
     assert "2 layers × 4 heads, 14 tokens" in printed
     assert "The page is in" in printed
     assert "<title>photo.png</title>" in Path(page).read_text()
+    # Those of the text, and those of the vision tower: a class token and 3 × 3 patches.
+    layers = [(each["number"], each["keys"]) for each in written[0].data["layers"]]
+    assert layers == [(0, 14), (1, 14), (2, 10), (3, 10)]
+    assert written[0].data["start"]["layer"] < 2
+    assert [each["grid"] for each in written[0].data["photos"]] == [(3, 3), (3, 3)]
 
 
 def test_show_reads_a_file(tmp_path: Path) -> None:

@@ -115,10 +115,8 @@ def show(
                 f"--image needs at most {LONG} tokens of text and patches; this has {len(reading.tokens)}. In Python, "
                 "ch.watch and to_html show more.",
             )
-        part = "its part for pictures only" if not both and reader.part else ""
-        shown = _show_short(
-            console, reading, (reader.name, part), layer, head, pair, why=why is not None
-        )
+        name = reader.name, "its part for pictures only" if not both and reader.part else ""
+        shown = _show_short(console, reading, name, layer, head, pair, why=why is not None)
     else:
         reader = load_model(model, "text", logits=writes)
         tokens = reader.count(sentence)
@@ -169,8 +167,7 @@ def show(
             closer = f"{both} instead of --find, " if find is not None else ""
         # The demo installs no matplotlib.
         closer += "--png head.png, or " if find_spec("matplotlib") else "or " * bool(closer)
-        words = f"[bold]Next:[/] add {closer}--html page.html."
-        console.print(words, highlight=False)
+        console.print(f"[bold]Next:[/] add {closer}--html page.html.", highlight=False)
 
 
 WRITES = 256
@@ -205,7 +202,7 @@ def _show_short(
     `asked` are query and key, "" for any; with a layer they only say which weight `why` explains. Returns what was
     shown. Raises SelectionError for no such layer, head or token.
     """
-    from clearhead.drawing.page.runs import Layer
+    from clearhead.drawing.page.runs import Layer, layers_of
     from clearhead.drawing.terminal.screens import Screens
     from clearhead.watching.finding import place_of_token
 
@@ -229,6 +226,10 @@ def _show_short(
         for at, (path, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
         if layer in (None, at)
     ]
+    if layer is None and "image_token" in (reading.page or {}):
+        # The page has the layers of a vision tower too, numbered after those of the text.
+        tower = [each for each in layers_of(reading.seen) if each.name not in reading.layers]
+        layers += [each._replace(number=at) for at, each in enumerate(tower, len(layers))]
     weights = partial(screens.weights, place, number)
     return Shown(name[0], reading, layers, place, number, weights, pin)
 

@@ -85,8 +85,7 @@ class ImageModel:
         calls = [each for each in every if each[1].shape[2:] == (length, length)]
         changed = pixels.clone()
         changed[..., :high, :wide] += 1
-        bottom, right = (rows - 1) * high, (columns - 1) * wide
-        changed[..., bottom : bottom + high, right : right + wide] += 1
+        changed[..., (rows - 1) * high : rows * high, (columns - 1) * wide : columns * wide] += 1
         other = _watched(self.name, self.model, {"pixel_values": changed}).calls(first)[0]
         found: list[int] = []
         if calls and other.kv_len == length:
@@ -156,7 +155,8 @@ class PicturedModel:
         """Run the model on a picture and a text, and return its tokens and its attention.
 
         A text without the processor's `image_token` is a question about the picture, which precedes it, in the
-        processor's chat template if it has one. Layers of other tokens, such as the vision tower, are in `seen` alone.
+        processor's chat template if it has one. Layers of other tokens are in `seen` alone; `page`
+        has `skip` if those of the vision tower are the patches of the pixels, row by row.
 
         Raises:
             MissingExtraError: if Pillow is not installed.
@@ -164,8 +164,7 @@ class PicturedModel:
                 takes other input.
             WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
-        picture, processor = _opened(file), self.processor
-        tokenizer = processor.tokenizer
+        picture, processor, tokenizer = _opened(file), self.processor, self.processor.tokenizer
         if processor.image_token not in text:
             content = [{"type": "image"}, {"type": "text", "text": text}]
             chat = [{"role": "user", "content": content}]
@@ -177,18 +176,21 @@ class PicturedModel:
         inputs = processor(images=[picture], text=[text], return_tensors="pt")
         seen = _watched(self.name, self.model, inputs)
         ids = inputs["input_ids"][0].tolist()
-        shape = len(ids), len(ids)
-        calls = [each for each in calls_of(seen) if each[1].shape[2:] == shape]
+        every, length = calls_of(seen), len(ids)
+        calls = [each for each in every if each[1].shape[2:] == (length, length)]
         special = frozenset(tokenizer.all_special_ids)
         tokens = readable_tokens(tokenizer, ids)
         placeholder = readable_tokens(tokenizer, [processor.image_token_id])[0]
-        images, grid = [picture], inputs.get("image_grid_thw")
+        images, grid, skip = [picture], inputs.get("image_grid_thw"), None
         # The picture, or tiles of it, as large as the model saw them.
         if inputs["pixel_values"].ndim > 3:
             tiles = inputs["pixel_values"].flatten(0, -4)
             images = [_unprocessed(each.float(), processor.image_processor) for each in tiles]
             side = math.isqrt(tokens.count(placeholder) // len(images))
             grid = (side, side)
+            # The tower has patches row by row, a square of them or one for each in the text, after the first few.
+            towers = (each.kv_len for _, each in every if each.batch == len(images))
+            skip = next((keys % side**2 for keys in towers if keys != length), None)
         page = {"tokens": tokens, "images": images, "image_token": placeholder, "grid": grid}
         return TextReading(
             tokens,
@@ -196,7 +198,7 @@ class PicturedModel:
             tuple(name for name, _ in calls),
             tuple(matrix for _, matrix in calls),
             seen,
-            page,
+            page | {"skip": skip},
         )
 
 
