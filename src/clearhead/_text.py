@@ -20,6 +20,7 @@ class _Short(reprlib.Repr):
     """Reprs of a bounded length."""
 
     def __init__(self) -> None:
+        """Limit strings and other objects to 240 characters, and collections to 12 items."""
         super().__init__()
         self.maxstring = self.maxother = 240
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 12
@@ -33,7 +34,7 @@ class _Short(reprlib.Repr):
         return f"{x}" if x.bit_length() < 128 else f"a number of {x.bit_length()} bits"
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """Return the repr of an object of any other class, cut."""
+        """Return the repr of an object of any other class, cut to 240 characters; raises what its repr raises."""
         return bounded(repr(x), self.maxother)
 
 
@@ -61,7 +62,7 @@ def readable(text: str) -> str:
 
 
 def as_json(content: object) -> str:
-    r"""Return a value as JSON text in which letters outside ASCII are not escaped.
+    r"""Return a value as JSON text, indented by 2, in which letters outside ASCII are not escaped.
 
     Half of a surrogate pair, as in a file name that is not UTF-8, is escaped; `json.loads` restores it.
 
@@ -74,7 +75,9 @@ def as_json(content: object) -> str:
 
 
 def patch_names(grid: tuple[int, int], skip: int) -> list[str]:
-    """Return a name for each token of a picture: those before the patches, then each by row and column.
+    """Return a name for each token of a picture: `skip` tokens before the patches, then "row,column" for each patch.
+
+    `grid` is the number of rows and of columns of patches.
 
     Example:
         >>> patch_names((1, 2), 2)
@@ -133,7 +136,7 @@ def exit_words(code: int) -> str:
 
 
 def raised_words(error: BaseException) -> str:
-    """Return the type and the message of an error of somebody else.
+    """Return "type: message" of any exception, readable and cut to 1000 characters; never raises.
 
     Example:
         >>> raised_words(KeyError("a"))
@@ -183,7 +186,7 @@ def format_bytes(size: float) -> str:
 
 
 def _visible(char: str) -> str:
-    """Return a character, or its name or escape sequence if it is invisible."""
+    """Return a visible character, a sign for a space, tab or line end, or the escape sequence of another one."""
     if char in NAMES:
         return NAMES[char]
     # C* is control, format (direction marks, joiners), surrogates, private and unassigned; Z* is

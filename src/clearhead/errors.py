@@ -48,7 +48,7 @@ class ClearheadError(Exception):
 
     Args:
         code: a stable, dotted name of the mistake.
-        message: what was expected and what came, in one or more lines.
+        message: what was expected and what came, in one or more lines; cut to MOST letters, and made readable.
 
     Example:
         >>> import torch, clearhead as ch
@@ -62,12 +62,14 @@ class ClearheadError(Exception):
     code: str
 
     def __init__(self, code: str, message: str) -> None:
+        """Store the code, and the message made readable and cut, as `code` and `message`."""
         message = bounded(message, MOST - len(code) - 3)
         super().__init__(code, message)
         self.code = code
         self.message = message
 
     def __str__(self) -> str:
+        """Return "[code] message"."""
         return f"[{self.code}] {self.message}"
 
 

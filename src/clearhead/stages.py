@@ -102,7 +102,7 @@ def weights(
 
     A sink is one more score per head that takes its share and has no value (Xiao et al., 2024,
     https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025). A query that sees nothing gets zeros; one with a NaN or
-    +∞ in its scores or sink gets NaN, and sends no gradient. A logarithm is −∞ for hidden keys alone.
+    +∞ in its scores or sink gets NaN for visible keys, and sends no gradient. A logarithm is −∞ for hidden keys alone.
     """
     softmax = torch.log_softmax if log else torch.softmax
     if sinks is None:
@@ -311,10 +311,11 @@ def _longest_part(tensor: Tensor) -> Tensor:
 
 
 def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap `scores`: a query or key with a non-finite entry gets scores of NaN, and sends no gradient."""
+    """Wrap `scores`: upcast both; a query or key that `nonfinite_rows` names gets NaN, and sends no gradient."""
 
     @wraps(plain)
     def contained(query: Tensor, key: Tensor, factor: float = 1.0) -> Tensor:
+        """Return the scores of the upcast query and key, NaN for rows of either that `nonfinite_rows` names."""
         query, key = upcast(query), upcast(key)
         queries, keys = nonfinite_rows(query, factor), nonfinite_rows(key)
         matches = plain(zero_rows(query, queries), zero_rows(key, keys))
@@ -331,6 +332,7 @@ def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(masked_scores: Tensor, sinks: Tensor | None = None, log: bool = False) -> Tensor:
+        """Return the weights, or with `log` their logarithms; NaN at visible keys of queries that are not finite."""
         hidden, empty = _hidden_and_empty(masked_scores)
         nonfinite = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
         if sinks is not None:
@@ -349,6 +351,7 @@ def _contain_logsumexp(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(masked_scores: Tensor) -> Tensor:
+        """Return the logsumexp of each query: −∞ for an empty row, NaN for one with NaN."""
         _, empty = _hidden_and_empty(masked_scores)
         nonfinite = torch.isnan(masked_scores).any(dim=-1, keepdim=True)
         total = plain(masked_scores.masked_fill(empty | nonfinite, 0.0))
@@ -366,7 +369,7 @@ def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(plain)
     def contained(dropped_weights: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return the context of the finite values, with NaN where a non-finite one or a NaN weight counts."""
+        """Return the context of the finite values, in the values' dtype; NaN where another value or weight counts."""
         finite = zero_nonfinite(upcast(value))
         nonfinite = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
         mixed = plain(dropped_weights.masked_fill(nonfinite, 0.0), finite)

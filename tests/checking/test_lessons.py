@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead._common.lessons import REASONS, ROWS
+from clearhead._common.lessons import LESSONS, REASONS
 from clearhead.checking import checking
 from clearhead.checking.rules import CODES
 from clearhead.checking.source_edits import grading
@@ -163,12 +163,12 @@ def test_a_file_is_graded_by_the_name_that_the_lesson_has(tmp_path: Path) -> Non
 
 def test_every_row_has_a_page_of_its_own_and_reasons() -> None:
     known = {*CODES, *OF_OUTCOME}
-    assert [each.number for each in ROWS] == list(range(1, 17))
-    assert len({each.slug for each in ROWS}) == 16
-    for row in ROWS:
+    assert list(LESSONS) == list(range(1, 17))
+    assert len({each.slug for each in LESSONS.values()}) == 16
+    for row in LESSONS.values():
         assert set(row.codes) <= known, row.number
         assert set(row.codes) <= set(REASONS), row.number
-    assert set(REASONS) == {code for row in ROWS for code in row.codes}
+    assert set(REASONS) == {code for row in LESSONS.values() for code in row.codes}
 
 
 MATRICES = """class SelfAttention(nn.Module):

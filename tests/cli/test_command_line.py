@@ -5,6 +5,7 @@ import errno
 import importlib
 import io
 import os
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
@@ -28,53 +29,47 @@ from clearhead.errors import ClearheadError, MissingExtraError
 from tests.cli.commands import invoke, lines
 from tests.surface import MODULES, ROOT
 
+SHOWN = "[show.model] --model must read"
+
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("typed", "message"),
     [
-        (["show", ""], "[model.no-text] text must hold at least one character"),
-        (["show", "a", "--layer", "6"], "[show.layer] layer must be 0 to 5; got 6."),
+        ("show ''", "[model.no-text] text must hold at least one character"),
+        ("show a --layer 6", "[show.layer] layer must be 0 to 5; got 6."),
+        ("show a --layer 0 --head 12", "[show.head] head must be 0 to 11; got 12."),
+        ("show a --head 1", "[show.head] --head 1 needs --layer as well."),
+        ("show a --model ./nowhere", "[model.not-found] there is no folder './nowhere'."),
         (
-            ["show", "a", "--layer", "0", "--head", "12"],
-            "[show.head] head must be 0 to 11; got 12.",
-        ),
-        (["show", "a", "--head", "1"], "[show.head] --head 1 needs --layer as well."),
-        (
-            ["show", "a", "--model", "./nowhere"],
-            "[model.not-found] there is no folder './nowhere'.",
+            "show a --model whisper",
+            f"{SHOWN} text, and Whisper tiny.en reads speech; in Python, ch.watch(ch.samples.whisper().model) sees it.",
         ),
         (
-            ["show", "a", "--model", "whisper"],
-            "[show.model] --model must read text, and Whisper tiny.en reads speech; in Python, "
-            "ch.watch(ch.samples.whisper().model) sees it.",
+            "show a --model dinov2",
+            f"{SHOWN} text, and DINOv2 ViT-S/14 reads pictures; use --image.",
         ),
         (
-            ["show", "a", "--model", "dinov2"],
-            "[show.model] --model must read text, and DINOv2 ViT-S/14 reads pictures; use --image.",
-        ),
-        (
-            ["show", "--image", "a.jpg", "--model", "smollm2"],
-            "[show.model] --model must read pictures, and SmolLM2-135M-Instruct reads text; in Python, "
+            "show --image a.jpg --model smollm2",
+            f"{SHOWN} pictures, and SmolLM2-135M-Instruct reads text; in Python, "
             "ch.watch(ch.samples.smollm2().model) sees it.",
         ),
         (
-            ["show", "--image", "a.jpg", "--find", "a,b"],
+            "show --image a.jpg --find a,b",
             "[show.image] --image goes with a text alone, or with a text, --find and --why; leave --writes out, and "
             "without a text also --find and --why.",
         ),
         (
-            ["show", "a", "--png", "/nowhere/a.png"],
+            "show a --png /nowhere/a.png",
             "[file.unwritable] /nowhere/a.png could not be written",
         ),
-        (["show", "--file", "/nowhere"], "[show.file] /nowhere could not be read: No such file"),
-        (["show", "word " * 600], "it has 602"),
-        (["trace", "--query", "6"], "[trace.part] there are 6 queries; got query=6."),
-        (["trace", "--text", "!"], "[text.words]"),
-        (["trace", "--head-dim", "0"], "head_dim must be 1 or more; got 0."),
+        ("show --file /nowhere", "[show.file] /nowhere could not be read: No such file"),
+        (f"show '{'word ' * 600}'", "it has 602"),
+        ("trace --query 6", "[trace.part] there are 6 queries; got query=6."),
+        ("trace --text !", "[text.words]"),
     ],
 )
-def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message: str) -> None:
-    result = invoke(*arguments)
+def test_errors_are_a_message_and_not_a_traceback(typed: str, message: str) -> None:
+    result = invoke(*shlex.split(typed))
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith("clearhead: [")
@@ -82,18 +77,18 @@ def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "typed",
     [
-        ["show"],
-        ["show", "a", "--file", "b"],
-        ["show", "a", "--layer", "x"],
-        ["trace", "to be", "--text", "or not"],
-        ["--verbose"],
-        ["nothing"],
+        "show",
+        "show a --file b",
+        "show a --layer x",
+        "trace 'to be' --text 'or not'",
+        "--verbose",
+        "nothing",
     ],
 )
-def test_misuse(arguments: list[str]) -> None:
-    result = invoke(*arguments)
+def test_misuse(typed: str) -> None:
+    result = invoke(*shlex.split(typed))
     assert result.exit_code == 2
     assert "Usage:" in result.stderr
 

@@ -76,12 +76,12 @@ FILES = {
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process takes seconds to begin; what is tried is tried in this one."""
 
-    def scanned(sources: Any, asked: dict[str, Any], **limits: Any) -> Iterator[Any]:
+    def scanned(sources: Any, options: dict[str, Any], **limits: Any) -> Iterator[Any]:
         jobs = [
             {"index": i, "source": asdict(each), "names": [d.name for d in each.definitions]}
             for i, each in enumerate(sources)
         ]
-        asked = json.loads(json.dumps({**asked, "jobs": jobs}))
+        asked = json.loads(json.dumps({"options": options, "jobs": jobs}))
         for index, name, row in check_process.scan(**asked):
             if index >= 0:
                 row = json.loads(json.dumps(row))
@@ -252,7 +252,7 @@ def test_a_process_that_ends_at_the_last_or_at_nothing(
         check_process, "_process", lambda *asked: nullcontext((process, Path("found")))
     )
     monkeypatch.setattr(check_process, "_lines", lambda *limits: iter(written))
-    rows = check_process.scanned([source], {}, timeout=1.0, memory=None)
+    rows = check_process.scanned([source], {}, timeout=1.0)
     if begun:
         (_, name, none), (_, _, row) = rows
         assert (name, none) == ("attends", None)

@@ -30,6 +30,18 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_models.save_llama(tmp_path_factory.mktemp("llama")))
 
 
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Payload]:
+    """The payload of each page that is written."""
+    found: list[Payload] = []
+    monkeypatch.setattr(
+        head_page,
+        "write_page",
+        lambda path, payload: found.append(payload) or write_page(path, payload),
+    )
+    return found
+
+
 def test_show() -> None:
     found = lines("show", SENTENCE)
     assert found[0] == "all-MiniLM-L6-v2: 6 layers × 12 heads, 15 tokens"
@@ -98,15 +110,7 @@ def test_show_says_why(tmp_path: Path) -> None:
     assert found[at : at + 12] == own[own.index(found[at]) :][:12]
 
 
-def test_show_says_what_a_head_writes(
-    tmp_path: Path, gpt2: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[Payload] = []
-    monkeypatch.setattr(
-        head_page,
-        "write_page",
-        lambda path, payload: written.append(payload) or write_page(path, payload),
-    )
+def test_show_says_what_a_head_writes(tmp_path: Path, gpt2: str, written: list[Payload]) -> None:
     file = tmp_path / "a.html"
     own = ["--layer", "1", "--head", "2"]
     found = lines("show", "the cat sat", "--model", gpt2, *own, "--writes", "--html", str(file))
@@ -156,68 +160,32 @@ def test_a_page_has_room_for_what_heads_write_in_a_short_text(
     assert not file.exists()
 
 
+WANTS = "needs a query and a key with a comma, such as it,animal; got"
+ONE = "[show.why] --why explains the weight of one head;"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ("--why it", f"[show.pair] --why {WANTS} it."),
+        ("--why it,animal --layer 3", f"{ONE} with --layer give --head as well."),
+        ("--why it,animal --find it,", f"{ONE} leave --find out."),
+        ("--find it", f"[show.pair] --find {WANTS} it."),
+        ("--find ,", f"[show.pair] --find {WANTS} ,."),
+        ("--find it,dog", "[watch.token] there is no token 'dog' in the text."),
         (
-            ["it"],
-            "[show.pair] --why needs a query and a key with a comma, such as it,animal; got it.",
-        ),
-        (
-            ["it,animal", "--layer", "3"],
-            "[show.why] --why explains the weight of one head; with --layer give --head as well.",
-        ),
-        (
-            ["it,animal", "--find", "it,"],
-            "[show.why] --why explains the weight of one head; leave --find out.",
-        ),
-    ],
-)
-def test_what_cannot_be_explained(options: list[str], words: str) -> None:
-    result = invoke("show", SENTENCE, "--why", *options)
-    assert result.exit_code == 1
-    assert words in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize(
-    ("find", "words"),
-    [
-        (
-            ["it"],
-            "[show.pair] --find needs a query and a key with a comma, such as it,animal; got it.",
-        ),
-        (
-            [","],
-            "[show.pair] --find needs a query and a key with a comma, such as it,animal; got ,.",
-        ),
-        (["it,dog"], "[watch.token] there is no token 'dog' in the text."),
-        (
-            ["it,it", "--layer", "1"],
+            "--find it,it --layer 1",
             "[show.find] --find asks the heads of all layers; leave --layer out.",
         ),
     ],
 )
-def test_what_cannot_be_found(find: list[str], words: str) -> None:
-    result = invoke("show", SENTENCE, "--find", *find)
+def test_what_cannot_be_found_or_explained(options: str, words: str) -> None:
+    result = invoke("show", SENTENCE, *options.split())
     assert result.exit_code == 1
     assert " ".join(result.stderr.split()) == f"clearhead: {words}"
 
 
-def test_nothing_is_found_in_a_long_text(llama: str, book: str) -> None:
-    result = invoke("show", "--file", book, "--model", llama, "--find", "it,it")
-    assert result.exit_code == 1
-    assert "[show.find] --find needs a text of 1024 tokens at most; this has" in result.stderr
-    result = invoke("show", "--file", book, "--model", llama, "--why", "it,it")
-    assert "[show.why] --why needs a text of 1024 tokens at most; this has" in result.stderr
-
-
-def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Payload] = []
-    monkeypatch.setattr(
-        head_page,
-        "write_page",
-        lambda path, payload: written.append(payload) or write_page(path, payload),
-    )
+def test_a_page_opens_where_it_was_shown(tmp_path: Path, written: list[Payload]) -> None:
     file = str(tmp_path / "a.html")
     lines("show", SENTENCE, "--html", file)
     lines("show", SENTENCE, "--layer", "3", "--head", "1", "--html", file)
@@ -232,18 +200,14 @@ def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.Mon
     assert [layer["number"] for layer in written[1].data["layers"]] == [3]
 
 
-def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_a_picture(
+    tmp_path: Path, written: list[Payload], monkeypatch: pytest.MonkeyPatch
+) -> None:
     vit, photo = tiny_models.save_vit(tmp_path).name, str(tiny_models.save_photo(tmp_path))
     monkeypatch.chdir(tmp_path.parent)  # a path of any length may not fit the line
     found = lines("show", "--image", photo, "--model", vit)
     assert found[0] == f"{vit}: 2 layers × 3 heads, 16 tokens"
     assert found[1].startswith("[CLS] 0,0 0,1")
-    written: list[Payload] = []
-    monkeypatch.setattr(
-        head_page,
-        "write_page",
-        lambda path, payload: written.append(payload) or write_page(path, payload),
-    )
     page, picture = str(tmp_path / "a.html"), tmp_path / "a.png"
     head = ("--layer", "1", "--head", "2", "--html", page, "--png", str(picture))
     found = lines("show", "--image", photo, "--model", vit, *head)
@@ -349,18 +313,18 @@ def test_show_writes_a_page_of_a_long_text(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "words"),
     [
-        (["--layer", "2"], "[show.layer] layer must be 0 to 1; got 2."),
-        (["--layer", "1", "--head", "4"], "[show.head] head must be 0 to 3; got 4."),
+        ("--layer 2", "[show.layer] layer must be 0 to 1; got 2."),
+        ("--layer 1 --head 4", "[show.head] head must be 0 to 3; got 4."),
+        ("--find it,it", "[show.find] --find needs a text of 1024 tokens at most; this has"),
+        ("--why it,it", "[show.why] --why needs a text of 1024 tokens at most; this has"),
     ],
 )
-def test_a_place_that_a_long_text_does_not_have(
-    llama: str, book: str, arguments: list[str], message: str
-) -> None:
-    result = invoke("show", "--file", book, "--model", llama, *arguments)
+def test_what_a_long_text_does_not_have(llama: str, book: str, options: str, words: str) -> None:
+    result = invoke("show", "--file", book, "--model", llama, *options.split())
     assert (result.exit_code, result.stdout) == (1, "")
-    assert message in result.stderr
+    assert words in result.stderr
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.masks.each_document import way_out
+from clearhead.masks.each_document import advice_for_rest
 from tests.masks.drawn import rows
 
 WITHIN: dict[str, ch.Mask | None] = {
@@ -160,5 +160,5 @@ def test_plain_numbers_go_to_the_device_of_the_query(made: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(("known", "advice"), [(7, "length 1."), (8, ""), (9, "")])
 def test_the_advice_for_documents_that_end_before_the_keys(known: int, advice: str) -> None:
-    assert way_out(known, 8).endswith(advice)
-    assert bool(way_out(known, 8)) == bool(advice)
+    assert advice_for_rest(known, 8).endswith(advice)
+    assert bool(advice_for_rest(known, 8)) == bool(advice)

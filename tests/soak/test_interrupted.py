@@ -23,7 +23,7 @@ def test_edits_in_threads_do_not_meet() -> None:
 def test_edits_that_meet_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         entering,
-        "in_force",
+        "active_edits",
         lambda: [each.edit for each in installing.users() if isinstance(each, entering.Use)],
     )
     failed = in_threads(5)

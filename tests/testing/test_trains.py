@@ -13,6 +13,8 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.testing.training.script import LossCall, same
 from clearhead.testing.training.script_calls import targets
+from clearhead.testing.trains import CODES
+from tests.refusals import refusals
 from tests.surface import ROOT
 from tests.testing.training.bank import Made, decoder, next_token, warmed
 from tests.testing.training.models import Decoder
@@ -210,111 +212,43 @@ def test_what_a_model_of_pairs_returns() -> None:
     assert ch.testing.check_training(**made).ok
 
 
-@pytest.mark.parametrize(
-    ("changed", "error", "code", "message"),
-    [
-        (
-            {"model": 3},
-            ch.errors.ArgumentTypeError,
-            "trains.part",
-            "model must be an nn.Module; got 'int'.",
-        ),
-        (
-            {"loss": 3},
-            ch.errors.ArgumentTypeError,
-            "trains.function",
-            "loss must be a function; got 3.",
-        ),
-        (
-            {"accumulate": 3},
-            ch.errors.ArgumentTypeError,
-            "trains.function",
-            "accumulate must be a function; got 3.",
-        ),
-        (
-            {"loss": lambda model, ids: model(ids)},
-            ch.errors.ArgumentTypeError,
-            "trains.loss",
-            "loss(model, batch) must return one number as a tensor; got (4, 12, 13).",
-        ),
-        (
-            {"loss": lambda model, ids: model(ids, 1, 2, 3, 4).mean()},
-            ch.errors.ModelError,
-            "trains.call",
-            "loss(model, batch) cannot be taken: TypeError: Decoder.forward() takes from 2 to 5 "
-            "positional arguments but 6 were given",
-        ),
-        (
-            {"batch": (1, 2)},
-            ch.errors.ArgumentTypeError,
-            "trains.batch",
-            "batch must be ids (batch, tokens), or a mapping of tensors by name; got 'tuple'. Name what is "
-            "in a tuple, and take it apart in the loss.",
-        ),
-        (
-            {"batch": torch.zeros(2, 3)},
-            ch.errors.ArgumentError,
-            "trains.ids",
-            "ids must be whole numbers (batch, tokens); got torch.float32 of shape (2, 3).",
-        ),
-        (
-            {"batch": {"a": torch.ones(2, 3).long(), "b": torch.ones(2, 3).long()}},
-            ch.errors.ArgumentError,
-            "trains.ids",
-            "ids must name the entry that is predicted, whole numbers (batch, tokens); got None, and the "
-            "batch has 'a', 'b'.",
-        ),
-        (
-            {"padding": "mask"},
-            ch.errors.ArgumentError,
-            "trains.entry",
-            "padding must be an id, or name an entry of the batch; got 'mask', and the batch has 'ids'.",
-        ),
-        (
-            {"batch": {"ids": torch.ones(2, 3).long(), "d": torch.ones(2, 4)}, "documents": "d"},
-            ch.errors.ArgumentError,
-            "trains.shape",
-            "documents must have the shape of the tokens that it is about; got (2, 4).",
-        ),
-        (
-            {"save": next_token},
-            ch.errors.ArgumentError,
-            "trains.load",
-            "save and load go together; one of them was given.",
-        ),
-        (
-            {"state": {"step": 3}},
-            ch.errors.ArgumentTypeError,
-            "trains.state",
-            "state must hold generators and what has a state_dict; 'step' is 'int'.",
-        ),
-    ],
-    ids=lambda each: each if isinstance(each, str) and "." in each and " " not in each else "",
-)
-def test_what_is_refused(changed: Made, error: type[Exception], code: str, message: str) -> None:
-    with pytest.raises(ch.errors.ClearheadError) as raised:
-        ch.testing.check_training(**decoder() | changed)
-    assert (type(raised.value), raised.value.code) == (error, code)
-    assert raised.value.message == message
-
-
-def test_a_code_that_is_not_known() -> None:
-    with pytest.raises(
-        ch.errors.ArgumentError, match=r"\[trains.skip\] skip knows train.leak, .*'leak'"
-    ):
-        ch.testing.check_training(**decoder(), skip={"leak": "why"})
-
-
-def test_a_script_that_cannot_be_copied() -> None:
+def locked() -> Made:
+    """A script whose model cannot be copied."""
     made = decoder()
     made["model"].lock = threading.Lock()
-    with pytest.raises(ch.errors.ModelError, match=r"\[trains.copy\] the laws train a copy"):
-        ch.testing.check_training(**made)
+    return made
+
+
+ONES = torch.ones(2, 3).long()
+
+test_what_is_refused = refusals(
+    lambda changed: ch.testing.check_training(**decoder() | changed),
+    ({"model": 3}, "trains.part", "model // an nn.Module // 'int'"),
+    ({"loss": 3}, "trains.function", "loss // 3"),
+    ({"accumulate": 3}, "trains.function", "accumulate // 3"),
+    ({"loss": lambda model, ids: model(ids)}, "trains.loss", "(4, 12, 13)"),
+    (
+        {"loss": lambda model, ids: model(ids, 1, 2, 3, 4).mean()},
+        "trains.call",
+        "TypeError: Decoder.forward() takes from 2 to 5 positional arguments but 6 were given",
+    ),
+    ({"batch": (1, 2)}, "trains.batch", "'tuple'"),
+    ({"batch": torch.zeros(2, 3)}, "trains.ids", "torch.float32 // (2, 3)"),
+    ({"batch": {"a": ONES, "b": ONES}}, "trains.ids", "None // 'a', 'b'"),
+    ({"padding": "mask"}, "trains.entry", "padding // 'mask' // 'ids'"),
+    (
+        {"batch": {"ids": ONES, "d": torch.ones(2, 4)}, "documents": "d"},
+        "trains.shape",
+        "documents // (2, 4)",
+    ),
+    ({"save": next_token}, "trains.load"),
+    ({"state": {"step": 3}}, "trains.state", "'step' // 'int'"),
+    ({"skip": {"leak": "why"}}, "trains.skip", f"{', '.join(CODES)} // 'leak'"),
+    (locked(), "trains.copy", "TypeError: cannot pickle '_thread.lock' object"),
+)
 
 
 def test_each_code_is_explained_on_the_page() -> None:
-    from clearhead.testing.trains import CODES
-
     laws = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").partition("## The laws")[2]
     page = (ROOT / "src" / "clearhead" / "testing" / "mistakes.md").read_text(encoding="utf-8")
     for code in CODES:

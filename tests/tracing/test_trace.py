@@ -1,6 +1,5 @@
 """Every stage by name, for everything that can be traced."""
 
-import copy
 import re
 
 import pytest
@@ -214,15 +213,3 @@ def test_an_empty_axis_leaves_shapes_and_formulas(size: tuple[int, int, int]) ->
         steps.plot()
     with pytest.raises(SelectionError, match=rf"there are {size[0]} along batch; got 2\.$"):
         steps.show(sample=2)
-
-
-def test_a_copy_has_numbers_of_its_own() -> None:
-    """Weights that are trained give stages a graph, which cannot be copied."""
-    layer = ch.MultiHeadAttention(8, num_heads=2)
-    steps = ch.trace(layer, torch.randn(1, 3, 8))
-    copied = copy.deepcopy(steps)
-    assert copied.show() == steps.show()
-    assert all(copied[name].equal(steps[name]) for name in steps)
-    copied["weights"].zero_()
-    assert steps["weights"].sum() > 0
-    assert copied.projections["query"].weight.equal(steps.projections["query"].weight)

@@ -99,7 +99,7 @@ def test_right_code(name: str, declared: bool) -> None:
     assert (steps.kernel, steps.difference) == (None, 0.0)
     assert torch.equal(steps.get("output", steps["context"]), output)
     assert steps.expected is None
-    assert ("the definition, with" in steps._verdict()) == (not declared)
+    assert ("the definition, with" in steps.verdict) == (not declared)
     right = definition(model, x, RIGHT[name])
     if name == "Dropped":
         torch.testing.assert_close(steps["weights"], right.weights.detach())
@@ -133,7 +133,7 @@ def test_rows_of_several_tokens_are_not_compared(name: str) -> None:
     model, x = made(name)
     steps = ch.trace(model, x)
     assert steps.expected is None
-    assert steps._verdict().endswith(f"rows of {UNCOMPARED[name]} mix several tokens")
+    assert steps.verdict.endswith(f"rows of {UNCOMPARED[name]} mix several tokens")
 
 
 @pytest.mark.parametrize("name", RUNGS)

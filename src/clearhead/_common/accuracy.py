@@ -32,6 +32,7 @@ class Tolerance:
         return self.factor * self.plain_error + 2 * self.eps * max(1.0, self.largest)
 
     def __str__(self) -> str:
+        """Return the allowed error as text, with the sum that it comes from."""
         return (
             f"{self.allowed:.3g} = {self.factor:g} × {self.plain_error:.3g} (error of the plain "
             "computation) + rounding"
@@ -43,9 +44,9 @@ def measured(
 ) -> Tolerance:
     """Return the tolerance for a result of this dtype, from the error of `plain`, the plain computation.
 
-    `reference64` is the truth; only its finite values count, and without any the tolerance is rounding alone. In
-    float64 there is no better truth: `plain` is then float32, and its error is scaled by the ratio of the rounding
-    errors.
+    `factor` times the error of `plain` is allowed, and rounding. `reference64` is the truth; only its finite values
+    count, and without any the tolerance is rounding alone. In float64 there is no better truth: `plain` is then
+    float32, and its error is scaled by the ratio of the rounding errors.
     """
     eps = torch.finfo(dtype).eps
     truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()

@@ -63,6 +63,7 @@ class Drawn:
     """
 
     def __repr__(self) -> str:
+        """Return the text of `__str__` if a subclass defines it, else Python's default."""
         return str(self) if type(self).__str__ is not object.__str__ else object.__repr__(self)
 
     def _repr_html_(self) -> str | None:

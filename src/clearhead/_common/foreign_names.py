@@ -72,6 +72,7 @@ class Answering:
     if not TYPE_CHECKING:  # a type checker knows what is not there
 
         def __getattr__(self, name: str) -> Any:
+            """Raise the error of `no_attribute` for an attribute that the object lacks."""
             raise no_attribute(self, name)
 
 
@@ -218,7 +219,6 @@ OUTPUTS = tuple(TABLES["names"]["outputs"].split())
 
 # Of buffers and attributes.
 KEPT_MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$|^bias$|future")
-ROTARY = tuple(TABLES["names"]["rotary"].split())
 
 
 def size_of(name: str) -> str | None:

@@ -32,6 +32,7 @@ def with_hints(called: Called) -> Called:
 
     @functools.wraps(called)
     def explained(*args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns; raise `refusal` instead of a TypeError for unknown arguments."""
         try:
             if known is not None and not known >= kwargs.keys():
                 raise TypeError(f"{called.__name__}() got an unexpected keyword argument")
@@ -132,7 +133,7 @@ def hint_at(
 
 
 def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
-    """Return which arguments are positional and which are keywords, as the end of a message."""
+    """Return as the end of a message that `places` may be passed by position, and `by_name` by name only."""
     if not by_name:
         return f"{' and '.join(places)} alone" if places else "nothing"
     meant = PLACES.get(by_name[0], "")
@@ -181,15 +182,11 @@ def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
     begin with one of them do not count.
     """
     modules = {name: name.partition(".")[0] for name in names}
-    found = [name for name, each in modules.items() if each not in own and _is_projection(each)]
+    theirs = {name: each for name, each in modules.items() if each not in own}
+    found = [name for name, each in theirs.items() if each == "in_proj_weight" or role(each)]
     if not found:
         return None
     return (
         f"{', '.join(found[:3])}: the names of another library. Load them into its module, and make a "
         "layer of that by clearhead.convert."
     )
-
-
-def _is_projection(name: str) -> bool:
-    """Return True if a name is that of a query, key or value projection in some library."""
-    return name == "in_proj_weight" or role(name) is not None

@@ -26,7 +26,9 @@ class Filed:
     """The classes by their names in files, which outlive those of the classes."""
 
     def __init_subclass__(cls, kind: str | None = None, **rest: object) -> None:
-        """Name a class for files, and refuse one that defines too little, unless it is a base.
+        """Enter a subclass into `KINDS` under `kind`, if given; raise if it leaves all abstract methods undefined.
+
+        A subclass that is a base itself, with ABC among its bases, or that defines one of them, may leave others.
 
         Raises:
             ArgumentTypeError: code `class.methods`, with the signature of each method that is missing.

@@ -38,8 +38,8 @@ def layout_of(
 ) -> RankLayout:
     """Return the layout that `layout` names, or the one in which each rank has the positions that it lists.
 
-    "balanced" counts by the number of keys that each query sees, float64, (tokens,), which `pairs` returns; it is
-    called for no other layout.
+    It is that of `tokens` tokens on `world` ranks. "balanced" counts by the number of keys that each query sees,
+    float64, (tokens,), which `pairs` returns; it is called for no other layout.
 
     Raises:
         ArgumentError: codes `across.layout` and `across.positions`.
@@ -72,7 +72,7 @@ def layout_of(
 
 
 def head_layout(num_heads: int, world: int) -> RankLayout:
-    """Return the layout that shares heads among ranks in their order, as evenly as possible.
+    """Return the layout that shares `num_heads` heads among `world` ranks in their order, as evenly as possible.
 
     Example:
         >>> head_layout(7, 3).counts
@@ -85,7 +85,7 @@ def head_layout(num_heads: int, world: int) -> RankLayout:
 def key_heads(heads: Tensor, group_size: int) -> Tensor:
     """Return the key heads that some query heads read, each once if equally many of the query heads read each.
 
-    Else one for each query head. `heads` must ascend; this is not checked.
+    Else one for each query head. `heads` must ascend; this is not checked. `group_size` query heads read a key head.
 
     Example:
         >>> key_heads(torch.arange(2, 6), 2), key_heads(torch.arange(1, 4), 2)
@@ -132,7 +132,7 @@ def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
     """Return the layout of equal chunks, as large as possible, in which the ranks have nearly the same number of pairs.
 
     Chunks shrink until two ranks differ by at most `BALANCED` of a mean rank, or by the pairs of a mean query, or a
-    chunk is one token. `pairs` has the number of pairs of each token, (tokens,).
+    chunk is one token. `pairs` has the number of pairs of each token, (tokens,); `world` is the number of ranks.
     """
     enough = float(pairs.sum()) * max(BALANCED / world, 1 / max(1, tokens))
     rounds, chunk = 1, max(1, -(-tokens // world))
@@ -164,7 +164,7 @@ def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
 
 
 def _dealt(tokens: int, world: int, chunk: int, owner: Tensor) -> RankLayout:
-    """Return the layout in which chunk i of `chunk` neighbouring tokens belongs to rank owner[i]."""
+    """Return the layout of `world` ranks in which chunk i of `chunk` neighbouring tokens belongs to rank owner[i]."""
     of_token = owner.repeat_interleave(chunk)[:tokens]
     order = of_token.argsort(stable=True)
     return RankLayout(order, tuple(torch.bincount(of_token, minlength=world).tolist()))

@@ -29,6 +29,7 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
     sources = _sources(name, Path(file).with_name("__init__.pyi"))
 
     def first_use(attribute: str) -> Any:
+        """Return a public name of the package, imported now and set on it; raise the error of `no_name` for others."""
         if attribute not in sources:
             raise no_name(name, attribute)
         module, is_module = sources[attribute]
@@ -44,7 +45,7 @@ def attach(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], lis
 
 
 def _sources(package: str, stub: Path) -> dict[str, tuple[str, bool]]:
-    """Return, by each name of a stub, (the module that it is imported from, True if the name is that module)."""
+    """Return, by each name of a package's stub, (the module that it is imported from, True if it is that module)."""
     sources = {}
     for line in ast.parse(stub.read_text("utf-8")).body:
         if isinstance(line, ast.ImportFrom):

@@ -4,15 +4,12 @@ Nothing here needs PyTorch, so that the command line, the pages and `check` read
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
-
-# Narrow, so that even scores without a scale do not saturate the softmax.
-NARROW = {"d_in": 5, "d_out": 3}
-HALF, INTERLEAVED = {"layout": "half"}, {"layout": "interleaved"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,8 @@ class LessonRow:
         contract: what the lesson requires, as `check` declares it.
         codes: the mistakes that the lesson explains.
         either: other contracts that are accepted as well.
-        sizes: the sizes that a class is made with, where they are not guessed; all are different primes.
+        sizes: the sizes that a class is made with, where they are not guessed; different primes, and narrow, so that
+            scores without a scale do not saturate the softmax.
         named: what one of the names has to fulfil in addition.
         parameters: the names that the parameters must have; () if any names are right.
         headings: the heading on the page under which a mistake is explained, by the beginning of its code.
@@ -111,162 +109,25 @@ class LessonRow:
         return self.names[0].islower()
 
 
-def _sized(*calls: str) -> tuple[str, ...]:
-    """Return each call for q queries, k keys and width d: every size another, all alike, and one."""
-    sizes = ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
-    return tuple(each.format(q=q, k=k, d=d, v=d + 2) for each in calls for q, k, d in sizes)
+SIZES = tuple(
+    {"q": q, "k": k, "d": d, "v": d + 2} for q, k, d in ((3, 5, 2), (5, 3, 2), (5, 5, 3), (1, 1, 2))
+)
+"""The numbers of queries and keys and the widths that a call is written out for: all different, alike, and 1."""
 
 
-ROWS = (
-    LessonRow(
-        1, "one_number", "One number", ("scores",), "query,key",
-        ("sum.wrong", "law.pairs", "law.scores", "shape.fixed"),
-        {"causal": False, "scale": 1.0}, headings={"law.scores": "Why"},
-        calls=_sized("torch.randn({q}, {d}), torch.randn({k}, {d})"),
-    ),
-    LessonRow(
-        2, "a_share_of_one", "A share of one", ("weights", "softmax"), "scores",
-        ("softmax.axis", "softmax.missing", "softmax.twice", "output.non-finite", "input.modified"),
-        {"causal": False, "scale": 1.0},
-        headings={"softmax.missing": "Predict", "output": "Predict", "law.scores": "Predict"},
-        calls=(*_sized("torch.randn({q}, {k})"), "torch.randn(4, 3) - 800 * torch.arange(4.0)[:, None]"),
-    ),
-    LessonRow(
-        3, "taking_home", "Taking home", ("context",), "weights,value",
-        ("law.value",), {"causal": False, "scale": 1.0},
-        headings={"law": "Why"},
-        calls=_sized("torch.randn({q}, {k}).softmax(-1), torch.randn({k}, {d})"),
-    ),
-    LessonRow(
-        4, "three_matrices", "Three matrices", ("SelfAttention",), "x2d",
-        ("parameter.missing", "parameter.dead", "grad.wrong"),
-        {"causal": False, "scale": 1.0}, ({"causal": False},), NARROW,
-        headings={"parameter.dead": "Why", "parameter.missing": "Why"},
-    ),
-    LessonRow(
-        5, "why_root_d", "Why √d", ("attention",), "qkv",
-        ("scale.missing", "scale.wrong"), {"causal": False},
-        headings={"scale": "Predict"},
-        calls=_sized("torch.randn({q}, {d}), torch.randn({k}, {d}), torch.randn({k}, {v})"),
-    ),
-    LessonRow(
-        6, "modules", "Modules", ("SelfAttention",), "x2d",
-        ("parameter.missing", "shape.fixed", "law.length"),
-        {"causal": False}, (), NARROW,
-        parameters=("W_query.weight", "W_key.weight", "W_value.weight"),
-        headings={"shape": "Predict", "differs": "Predict", "parameter": "See"},
-    ),
-    LessonRow(
-        7, "not_the_future", "Not the future", ("CausalAttention",), "x2d",
-        ("mask.inverted", "mask.missing", "mask.soft", "mask.off-by-one", "mask.after-softmax",
-         "output.non-finite", "law.pairs", "differs"),
-        {"causal": True}, (), NARROW,
-        headings={"mask": "Two ways to hide", "law": "Why"},
-    ),
-    LessonRow(
-        8, "batches", "Batches", ("SelfAttention", "CausalAttention"), "x,mask",
-        ("mask.padding-ignored", "law.samples", "mask.broadcast", "shape.fixed"),
-        named={"SelfAttention": {"causal": False}, "CausalAttention": {"causal": True}},
-        headings={"mask": "Write", "mask.padding-ignored": "Padding", "mask.soft": "Padding",
-                  "law": "Predict", "shape": "See"},
-    ),
-    LessonRow(
-        9, "two_modes", "Two modes", ("CausalAttention",), "x",
-        ("dropout.in-eval", "dropout.wrong", "dropout.never", "state.mask", "law.again"),
-        {"causal": True, "dropout": 0.2},
-        headings={"dropout": "What is dropped?", "dropout.in-eval": "Predict", "dropout.never": "Predict",
-                  "state": "A table that is not trained",
-                  "law.again": "A table that is not trained"},
-    ),
-    LessonRow(
-        10, "several_heads", "Several heads", ("MultiHeadAttention",), "x",
-        ("heads.layout", "softmax.axis"),
-        {"causal": True, "num_heads": 3}, ({"causal": False, "num_heads": 3},),
-        headings={"heads": "Cutting a table", "softmax": "Side by side",
-                  "parameter": "One matrix for all"},
-    ),
-    LessonRow(
-        11, "two_sequences", "Two sequences", ("CrossAttention",), "x,context",
-        ("context.wrong", "parameter.missing", "law.pairs"),
-        headings={"context": "Why"},
-    ),
-    LessonRow(
-        12, "where_is_a_word", "Where is a word?", ("rotate", "RotaryAttention"), "x",
-        ("rope.layout", "rope.offset", "differs"),
-        {"rope": HALF}, ({"rope": INTERLEAVED},),
-        headings={"rope": "Rotation", "rope.layout": "Write", "differs": "Rotation"},
-        calls=("torch.randn(5, 4)", "torch.randn(2, 7, 6)", "torch.randn(2, 3, 7, 8)", "torch.randn(1, 6)"),
-    ),
-    LessonRow(
-        13, "a_real_model", "A real model, fast", ("CachedAttention",), "decode",
-        ("cache.wrong", "mask.top-left"),
-        {"causal": True},
-        headings={"cache": "Write", "mask": "Predict"},
-    ),
-    LessonRow(
-        14, "a_block", "A block", ("Block",), "",
-        ("stage.input", "stage.missing", "parameter.missing"),
-        calls=("torch.randn(2, 5, 8)", "torch.randn(1, 1, 8)", "torch.randn(3, 7, 8)"),
-        made="width=8, attention=Mixing(8)",
-        headings={"stage": "Why"},
-    ),
-    LessonRow(
-        15, "a_model_that_writes", "A model that writes", ("GPT",), "",
-        ("stage.input", "stage.missing", "parameter.missing"),
-        calls=("torch.randint(11, (2, 5))", "torch.randint(11, (1, 9))", "torch.randint(11, (3, 1))"),
-        made="num_tokens=11, context_length=9, width=8, blocks=[Mixing(8), Mixing(8)]",
-        headings={"stage": "Three parts", "parameter": "Three parts"},
-    ),
-    LessonRow(
-        16, "your_class_in_a_real_model", "Your class in a real model", ("GroupedAttention",), "",
-        ("stage.input", "stage.missing", "parameter.missing", "differs"),
-        calls=("torch.randn(2, 5, 24)", "torch.randn(1, 1, 24)", "torch.randn(3, 7, 24)"),
-        made="width=24, num_heads=6, num_kv_heads=2, base=100.0",
-        headings={"stage": "Fewer keys than queries"},
-    ),
-)  # fmt: skip
-# What each mistake does, in the words of the lessons, including `differs`, which every lesson has.
-REASONS: Mapping[str, str] = {
-    "sum.wrong": "a sum has the wrong terms: its total is not reset to 0, or a term is left out",
-    "law.pairs": "a result is computed from the wrong query or the wrong key",
-    "law.scores": "the result does not depend on the scores as it should",
-    "law.value": "a term is missing, the values are changed before they are added, or the weights do not add up to 1",
-    "law.samples": "one text of a batch changes the result of another",
-    "law.again": "the same call returns a different result the second time",
-    "law.length": "a longer text changes the result of its first words",
-    "shape.fixed": "it works only for some sizes",
-    "softmax.axis": "each row is divided by the wrong sum: keepdim=True keeps each sum next to its row",
-    "softmax.missing": "a row of weights does not add up to 1, or is not computed with exp",
-    "softmax.twice": "softmax is applied to something that is already a share",
-    "output.non-finite": "some results are NaN or infinite: subtract the largest score of each row before exp",
-    "input.modified": "the tensor of the caller is changed: make a new one instead",
-    "parameter.missing": "a matrix is not a separate parameter, so it is not trained",
-    "parameter.dead": "this matrix does not affect the result, so it learns nothing",
-    "grad.wrong": "the gradient is wrong: some step cuts it off or changes it",
-    "scale.missing": "the scores are not divided by √d",
-    "scale.wrong": "the scores are not divided by √d, the square root of the width of a query, but by another number",
-    "mask.inverted": "the earlier words are hidden, and the later ones are visible",
-    "mask.missing": "later words are visible",
-    "mask.soft": "a hidden score becomes a number such as 0 or 1, which still gets a share: -inf gets none",
-    "mask.off-by-one": "the mask starts one word too early or too late",
-    "mask.after-softmax": "weights are hidden after the softmax, and the others no longer add up to 1",
-    "mask.padding-ignored": "words attend to the padding of a short text",
-    "mask.broadcast": "the mask hides queries, or words of another text, where it should hide keys",
-    "mask.top-left": "the mask of a step starts at the first key: the last query belongs to the last key",
-    "dropout.in-eval": "weights are dropped in evaluation too",
-    "dropout.wrong": "something other than single weights is dropped, or the others are not divided by 1 - p",
-    "dropout.never": "nothing is dropped in training",
-    "state.mask": "register_buffer(…, persistent=False) moves the mask with the module, and does not save it",
-    "heads.layout": "the columns are not cut into one head after another, or the heads are merged in another order",
-    "context.wrong": "the queries come from x, and the keys and values from the context",
-    "rope.layout": "the wrong pairs of numbers are rotated, or query and key use different pairs",
-    "rope.offset": "the first word has position 0, so it should not be rotated, but it is",
-    "cache.wrong": "a step does not continue with the cached words, or words of an earlier text are left in the cache",
-    "stage.missing": "this part of the solution is not used",
-    "stage.input": "this part does not get the input that it has in the solution: see its call, and the lines above",
-    "differs": "the result is not that of the formula of this lesson",
-}
-LESSONS: Mapping[int, LessonRow] = {each.number: each for each in ROWS}
+def _row(calls: Sequence[str] = (), **fields: Any) -> LessonRow:
+    """Return the lesson of a row of lessons.toml; a call with {q}, {k}, {d} or {v} becomes one for each of `SIZES`."""
+    sized = dict.fromkeys(each.format(**sizes) for each in calls for sizes in SIZES)
+    fixed = {name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
+    return LessonRow(**fixed, calls=tuple(sized))
+
+
+TABLES = tomllib.loads(
+    resources.files("clearhead._common").joinpath("lessons.toml").read_text(encoding="utf-8")
+)
+LESSONS: Mapping[int, LessonRow] = {each["number"]: _row(**each) for each in TABLES["lessons"]}
+REASONS: Mapping[str, str] = TABLES["reasons"]
+"""What each mistake does, in the words of the lessons."""
 
 
 def lessons_of(code: str) -> tuple[LessonRow, ...]:
@@ -276,7 +137,7 @@ def lessons_of(code: str) -> tuple[LessonRow, ...]:
         >>> [each.slug for each in lessons_of("mask.inverted")]
         ['07_not_the_future']
     """
-    return tuple(each for each in ROWS if code in each.codes)
+    return tuple(each for each in LESSONS.values() if code in each.codes)
 
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -319,7 +180,7 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """The name of the function or class."""
+        """The name of the function or class that is graded."""
         return self.row.names[0]
 
     def page(self) -> str:
@@ -347,7 +208,10 @@ def exercises_of(number: int) -> Mapping[str, Exercise]:
 
 
 def _exercise(lesson: LessonRow, name: str, fields: Mapping[str, Any]) -> Exercise:
-    """Return an exercise from the fields of its row; KeyError if one but `made` is missing."""
+    """Return the exercise of a lesson that grades `name`, from the fields of its row in the file.
+
+    Raises KeyError if a field other than `made` is missing.
+    """
     row = replace(
         lesson, names=(name,), takes="", contract={}, either=(), calls=tuple(fields["calls"]),
         made=fields.get("made", ""), headings={"": "Exercises"},

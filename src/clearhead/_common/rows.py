@@ -199,6 +199,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return names, [self.UNITS.get(name, "") for name in names], lines
 
     def __repr__(self) -> str:
+        """Return the rows as text in aligned columns, with units below the names, if any, and the notes last."""
         names, units, lines = self.cells()
         heads = [names, units] if any(units) else [names]
         widths = [max(map(len, column)) for column in zip(*heads, *lines, strict=True)]
@@ -218,7 +219,7 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return drawing("notebook.inline.markup").rows_html(self)
 
     def _cell(self, value: object) -> str:
-        """Return a value as the text of a cell; "" for None."""
+        """Return a value as the text of a cell; a float with `DIGITS` decimals, "" for None."""
         if isinstance(value, float):
             return f"{value:.{self.DIGITS}f}"
         return "" if value is None else str(value)
@@ -245,7 +246,10 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
         return rows, [row for value, row in every if _is_empty(value)]
 
     def _is_numbers(self, name: str, *, some: bool = False) -> bool:
-        """Return True for a column of int or float, or None; with `some` only if it has at least one number."""
+        """Return True for a column declared as int or float, maybe with None; KeyError if there is no such column.
+
+        With `some` only if a row has a number there.
+        """
         if self.ROW.__annotations__[name] not in (int, float, int | None, float | None):
             return False
         return not some or any(not _is_empty(value) for value in self._column(name))

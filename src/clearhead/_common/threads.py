@@ -99,11 +99,13 @@ def side_by_side(
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def report(done: int) -> None:
+        """Pass a number on to `tell`; raise _EndedError if another thread has failed."""
         if stop.is_set():
             raise _EndedError
         told.put(done)
 
     def work() -> None:
+        """Run units until none is left or a thread fails; store an error in `failures`, and report None at the end."""
         try:
             torch.get_num_threads()  # a thread takes over the number of all when it first asks
             for limit in thread_limits() or ():

@@ -75,12 +75,14 @@ class DispatchMode(TorchDispatchMode):
         return False
 
     def __enter__(self) -> Self:
+        """Start the mode and return it; its own code is hidden from torch.compile if that was imported."""
         if "torch._dynamo" in sys.modules:
             dispatch = private("_disable_dynamo")(type(self).__torch_dispatch__)
             vars(self)["__torch_dispatch__"] = dispatch.__get__(self)
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
+        """End the mode; an error of the block is not suppressed."""
         super().__exit__(*raised)
         vars(self).pop("__torch_dispatch__", None)
 
@@ -119,7 +121,7 @@ def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, T
 def compiler_rules() -> Any:
     """Return the cached function that lists the PyTorch functions known to torch.compile, by name.
 
-    None until torch.compile has loaded it.
+    None until torch.compile has called it.
 
     Private: `torch._dynamo.trace_rules.get_torch_obj_rule_map`, in 2.6 to 2.13.
 
@@ -341,7 +343,7 @@ def flash_cpu(
 ) -> tuple[Tensor, Tensor]:
     """Return the context and the logsumexp, (batch, heads, query_len), of PyTorch's flash attention on the CPU.
 
-    An `attn_mask` of None hides nothing; `is_causal` hides later keys, counted from the first one.
+    `attn_mask` is added to the scores; None hides nothing. `is_causal` hides later keys, counted from the first one.
 
     Private: `aten::_scaled_dot_product_flash_attention_for_cpu`, which
     `F.scaled_dot_product_attention` calls and which alone gives the logsumexp, in 2.6 to 2.13.

@@ -25,7 +25,7 @@ BEGUN = "begun-"
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
-    """Return a context with a file to write to; if the block succeeds it replaces the one at `path`, else it goes.
+    """Return a context with a new file to write to; it replaces `path` if the block succeeds, and else is removed.
 
     A file that is there keeps its mode and, where that is allowed, its owner; a symbolic link is
     written through. What a killed process left next to the place is removed.
@@ -78,6 +78,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         for each in filter(None, (begun, name)):
             with suppress(OSError):
                 os.unlink(each)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text in UTF-8 to a file that is replaced whole, and return the path with its ~ expanded.
+
+    Raises what `replacing` raises.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_text(f"{folder}/page.html", "whole").read_text()
+        'whole'
+    """
+    with replacing(path) as (name, target):
+        Path(name).write_text(text, encoding="utf-8", newline="\n")
+    return target
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -153,7 +169,10 @@ def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
 
 
 def unwritable(target: Path, error: Exception) -> FileError:
-    """Return the FileError, code `file.unwritable`, for a path, with the reason of `error`."""
+    """Return the FileError, code `file.unwritable`, for a path, with the reason of `error`.
+
+    For a FileNotFoundError it is a MissingFileError.
+    """
     reason = getattr(error, "strerror", None) or error
     message = f"{target} could not be written: {reason}"
     return because_of(error, FileError("file.unwritable", message))
@@ -179,7 +198,10 @@ def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file until its handle is closed or the process ends; a no-op without fcntl or where locks fail."""
+    """Lock an open file, once no other process has it locked, until its handle is closed or the process ends.
+
+    A no-op without fcntl or where locks fail.
+    """
     if fcntl is not None:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)

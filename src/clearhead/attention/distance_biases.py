@@ -137,7 +137,10 @@ class Relative(ByPair, kind="relative"):
 
 
 def _check_heads(bias: Bias, heads: int, allowed: tuple[int, ...]) -> None:
-    """Raise ShapeError unless `heads`, of the bias, is in `allowed`, whose last entry is the call's num_heads."""
+    """Raise ShapeError, code `bias.heads`, unless the bias has an allowed number of `heads`.
+
+    The last number in `allowed` is that of the query heads, which the message names.
+    """
     if heads not in allowed:
         raise ShapeError(
             "bias.heads",

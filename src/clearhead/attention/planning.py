@@ -15,26 +15,37 @@ from clearhead.errors import ArgumentError, UnsupportedError
 
 
 class Kernel(Protocol):
-    """The interface of a module of `kernels/`.
-
-    `NAME` is what `kernel=` takes; `SUMMARY` says what the kernel does, in a few words. `refusals` returns the reasons
-    why it cannot compute a problem, and `defers` those why "auto" prefers a later kernel; each is empty if there are
-    none. `how` describes how it would compute the problem. `attend` returns the context, (batch, num_heads,
-    query_len, value_head_dim).
-    """
+    """The interface of a module of `kernels/`; `NAME` is what `kernel=` takes."""
 
     @property
-    def NAME(self) -> str: ...  # noqa: D102, N802 - a constant of the module
+    def NAME(self) -> str:  # noqa: N802 - a constant of the module
+        """The name of the kernel, such as "fused"."""
+        ...
+
     @property
-    def SUMMARY(self) -> str: ...  # noqa: D102, N802
+    def SUMMARY(self) -> str:  # noqa: N802
+        """What the kernel does, in a few words."""
+        ...
+
     @staticmethod
-    def refusals(problem: Problem, /) -> list[str]: ...  # noqa: D102
+    def refusals(problem: Problem, /) -> list[str]:
+        """Return the reasons why this kernel cannot run the problem; [] if it can."""
+        ...
+
     @staticmethod
-    def defers(problem: Problem, /) -> list[str]: ...  # noqa: D102
+    def defers(problem: Problem, /) -> list[str]:
+        """Return the reasons why "auto" prefers a later kernel; [] if there are none."""
+        ...
+
     @staticmethod
-    def how(problem: Problem, /) -> str: ...  # noqa: D102
+    def how(problem: Problem, /) -> str:
+        """Return one line that describes how the kernel runs the problem."""
+        ...
+
     @staticmethod
-    def attend(problem: Problem) -> Tensor: ...  # noqa: D102
+    def attend(problem: Problem) -> Tensor:
+        """Return the context, (batch, num_heads, query_len, value_head_dim), of a problem that is not refused."""
+        ...
 
 
 KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)

@@ -182,7 +182,10 @@ class Problem:
         return other
 
     def with_value(self, value: Tensor) -> "Problem":
-        """Return the problem with another value, which must have the heads and tokens of the key."""
+        """Return the problem with another value, which must have the heads and tokens of the key.
+
+        Its key and value then count as unchecked: `keys_finite` is False.
+        """
         return self.replace(value=value, keys_finite=False)
 
     def is_one_graph(self, numbers: int, most: int) -> bool:

@@ -31,7 +31,7 @@ from clearhead.attention.planning import observers
 from clearhead.attention.problem import make_problem
 from clearhead.masks import small
 from clearhead.masks.base import Mask
-from clearhead.masks.small import Path, conjuncts, has_tensor, hide, put, question
+from clearhead.masks.small import Path, conjuncts, has_tensor, hide, mask_key, put
 from clearhead.masks.spans import Extent
 from clearhead.masks.tiles import length
 
@@ -93,7 +93,7 @@ def remembering(attend: Attend) -> Attend:
         stored = small.EMPTY if mask is None else vars(mask).get(ANSWERS, small.EMPTY)
         shape: Hashable = ()
         if mask is not None:
-            shape = stored.get(small.QUESTION) or question(mask)
+            shape = stored.get(small.QUESTION) or mask_key(mask)
         try:
             strides = query.stride(), key.stride(), value.stride()
         except RuntimeError:  # a sparse tensor has no strides

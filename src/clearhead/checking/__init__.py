@@ -39,7 +39,7 @@ times values is measured as multiples of key, value and context, and tried as an
 residual. A layer that is the definition so is right, whatever was recorded inside: blocks whose softmax is rescaled
 later are attention. Where no product is seen, the parameters are found by their names.
 
-Where no mistake has a name, the laws are asked (`evidence/laws.py`, `judging/laws.py`): of calls alone, the same
+Where no mistake has a name, the laws are asked (`judging/laws.py`): of calls alone, the same
 again, sample by sample, at any length; that an output moves with its own token, and every projection moves the
 output; of what was recorded, that scores alone make weights. A broken law is a finding, so that what nobody thought
 of is not called right. The law of length (`evidence/lengths.py`, `judging/lengths.py`) holds parts against the whole

@@ -25,7 +25,7 @@ from clearhead.checking.own_call import of_own_call
 from clearhead.checking.ranks.comparing import on_ranks
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import cannot_run, reported
-from clearhead.checking.scanning.takes import ways
+from clearhead.checking.scanning.takes import likely_takes
 from clearhead.checking.source_edits.grading import grade
 from clearhead.checking.subject.completing import PARTS, completed, part_of
 from clearhead.checking.subject.limiting import within
@@ -168,7 +168,7 @@ def _guessing(
 ) -> tuple[Report, str]:
     """Return the report and the calling convention used; it falls back to "x2d" if `takes` was inferred.
 
-    The fallback is tried only if a call with "x" fails (`check.call`). Raises ModelError if that fails too.
+    The fallback is tried only if a call with "x" fails (`check.call`). Raises ModelError if neither can be called.
     """
     try:
         return _reported(subject, how, args, promised, seed), how
@@ -271,7 +271,7 @@ def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tup
     if contract.world is not None:
         return found, "qkv"
     kind = type(found) if isinstance(found, nn.Module) else found
-    suggested = ways(kind) if callable(kind) else ()
+    suggested = likely_takes(kind) if callable(kind) else ()
     if inspect.isroutine(found) and (part := part_of(found)) is not None:
         return found, part
     # One input of a function may be a batch or not; most have one.

@@ -29,7 +29,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _is_rope(value: Any) -> bool:
-    """Return True for a mapping of base, which is not checked, and a known layout at most."""
+    """Return True for a mapping with no other keys than "base", which is not checked, and "layout", a known one."""
     known = isinstance(value, Mapping) and set(value) <= {"base", "layout"}
     return known and value.get("layout", "half") in ("half", "interleaved")
 
@@ -144,6 +144,7 @@ class Contract:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Check every field, and take the number of tokens from a tensor of documents; raises a ClearheadError."""
         for name in ("causal", "nan_safe"):
             if getattr(self, name) is not None:
                 check_bool(name, getattr(self, name))

@@ -150,7 +150,7 @@ def called(found: Any, row: LessonRow) -> tuple[Any, str]:
 
 
 def _rotating(rotate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    """Return attention over query, key and value that rotates query and key by the given function."""
+    """Return attention over query, key and value, without a mask, that rotates query and key by the given function."""
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return the context; with fewer queries than keys they are the last ones."""

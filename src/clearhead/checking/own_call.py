@@ -83,8 +83,8 @@ class Captured(nn.Module):
     def _fitted(self, value: Any, x: Tensor) -> Any:
         """Return an argument of the call for the batch, the dtype and the number of tokens of x.
 
-        Axes as long as the call's tokens are cut, a first axis as long as its batch is expanded. Tuples, lists and
-        dicts are rebuilt; other values are returned unchanged.
+        Axes as long as the call's tokens are cut; of a first axis as long as its batch every sample gets the first
+        entry. Tuples, lists and dicts are rebuilt; other values are returned unchanged.
         """
         if not isinstance(value, Tensor):
             return _pytree.tree_map_only(Tensor, lambda each: self._fitted(each, x), value)
@@ -102,7 +102,10 @@ class Captured(nn.Module):
 
 
 def _masked(like: Tensor, real: Tensor) -> Tensor:
-    """Return bool `real` as a mask in the form of `like`: added to the scores, or with padding as the rarer value."""
+    """Return `real`, bool, True at real tokens, in the form of the mask `like`.
+
+    That is a mask that is added to the scores, or one in which padding is the rarer value.
+    """
     if like.is_floating_point():
         return torch.zeros(real.shape, dtype=like.dtype).masked_fill(~real, -torch.inf)
     return (real if like.double().mean() >= 0.5 else ~real).to(like.dtype)

@@ -132,6 +132,7 @@ class Report(Drawn):
         return readable("\n".join(lines or ["nothing was measured"]))
 
     def __str__(self) -> str:
+        """Return the report as text."""
         return self.text()
 
     def as_dict(self) -> dict[str, Any]:
@@ -250,7 +251,10 @@ def _noted(told: Sequence[str], everything: bool) -> list[str]:
 
 
 def _wrapped(text: str, first: str, later: str) -> list[str]:
-    """Return text as lines of at most 100 characters, with these indents; text that fits is one line, unchanged."""
+    """Return text as lines of at most 100 characters, or of one longer word, the first and later ones indented.
+
+    Text that fits is one line, whatever white space is in it.
+    """
     if len(first) + len(text) <= WIDTH:
         return [first + text]
     return textwrap.wrap(

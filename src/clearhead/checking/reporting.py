@@ -92,7 +92,10 @@ def reported(
 def _laws(
     judged: Sequence[Judged],
 ) -> tuple[list[str], dict[tuple[str, str], list[str]]]:
-    """Return a tick, in a list, with the laws that hold ([] for none), and the codes not asked, by the reason."""
+    """Return a list of one sentence with the laws that hold ([] for none), and the codes of those that are Unknown.
+
+    The codes are lists by the reason and the remedy, as `words.unknown` returns them.
+    """
     held, not_asked = [], dict[tuple[str, str], list[str]]()
     for each in judged:
         name, verdict = each.code.partition(".")[2], each.verdict

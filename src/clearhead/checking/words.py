@@ -33,17 +33,23 @@ def _of_mistake(code: str, way: str) -> tuple[str, str]:
 
 
 def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """Return the sentence of a mistake: what the code does. Raises KeyError for an unknown code, or without a value."""
+    """Return the sentence of a mistake, for its variant `way`: what the code does.
+
+    Raises KeyError for an unknown code, or without a value.
+    """
     return _of_mistake(code, way)[0].format(**values)
 
 
 def likely(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """Return the fix of a mistake: the line to write. Raises KeyError for an unknown code, or without a value."""
+    """Return the fix of a mistake, for its variant `way`: the line to write. KeyError as `sentence`."""
     return _of_mistake(code, way)[1].format(**values)
 
 
 def filled(table: str, key: str, values: Mapping[str, Any]) -> str:
-    """Return a template of the table "tick", "note", "topic" or "measured", filled with the values."""
+    """Return a template of the table "tick", "note", "topic" or "measured", filled with the values.
+
+    KeyError as `sentence`.
+    """
     return catalogue()[table][key].format(**values)
 
 

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from clearhead._common.lessons import LESSONS
-from clearhead._common.writing import check_writable, replacing
+from clearhead._common.writing import check_writable, write_text
 from clearhead._text import shown
 from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
@@ -93,9 +93,6 @@ def check(
     timeout: Annotated[
         float | None, RUN(help="Time limit in seconds: 60, with --world 600.", min=0.001)
     ] = None,
-    memory: Annotated[
-        float | None, RUN(help="Memory limit in GB, by default none.", min=0.001)
-    ] = None,
     watch: Annotated[
         bool, RUN("--watch", help="Check again each time the file is saved, until Ctrl-C.")
     ] = False,
@@ -132,42 +129,37 @@ def check(
         "world": world,
         "layout": layout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
+        "alibi": alibi or None,
     }
     declared = {name: value for name, value in declared.items() if value is not None}
-    known = _keywords(sizes, "--sizes")
-    slopes = _slopes(heads) if alibi else None
+    options = {"takes": takes, "sizes": _keywords(sizes, "--sizes"), "seed": seed, **declared}
+    if alibi and heads is None:
+        raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
     from clearhead.checking.scanning.sources import is_scanned
 
+    several = len(places) > 1 or is_scanned(places[0])
     if trains:
-        of_attention = {**declared, "takes": takes, "sizes": known, "seed": seed}
-        of_attention["alibi"] = alibi
-        for name, given in of_attention.items():
+        for name, given in options.items():
             if given or name in declared:
                 option = f"--{name.removeprefix('num_').replace('_', '-')}"
                 words = "is of an attention; what --trains asks is declared in what PLACE returns."
                 raise typer.BadParameter(words, param_hint=option)
-        if len(places) > 1 or is_scanned(places[0]):
+        if several:
             raise typer.BadParameter("wants one function: train.py:make.", param_hint="--trains")
     if lesson is not None and len(places) > 1:
         raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
-    if lesson is None and (len(places) > 1 or is_scanned(places[0])):
+    if lesson is None and several:
         alone = {"--args": args, "--watch": watch, "--html": html, "--world": world}
         for option, given in alone.items():
             if given:
                 words = "is for one class or function: file.py:Name."
                 raise typer.BadParameter(words, param_hint=option)
-        asked = {
-            "declared": {**declared, "sizes": known},
-            "slopes": slopes,
-            "takes": takes,
-            "seed": seed,
-        }
         scan = Scan()
         try:
-            scan.run(places, asked, timeout or 60.0, memory)
+            scan.run(places, options, timeout or 60.0)
         except ClearheadError as error:
             print(f"clearhead: {error}", file=sys.stderr)
             raise typer.Exit(3) from error
@@ -184,21 +176,14 @@ def check(
         if sarif is not None:
             from clearhead.checking.report import sarif as as_sarif
 
-            with replacing(sarif) as (name, _):
-                Path(name).write_text(as_sarif(reports), encoding="utf-8")
+            write_text(sarif, as_sarif(reports))
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
     constructed = _keywords(args, "--args")
-    options = {
-        "takes": takes,
-        "args": constructed or None,
-        "sizes": known,
-        "seed": seed,
-        **declared,
-    }
+    options |= {"args": constructed or None}
     if lesson is not None:
         options["lesson"] = lesson
-    asked = {"place": place, "options": options, "slopes": slopes}
+    asked: dict[str, Any] = {"place": place, "options": options}
     if trains:
         asked = {"place": place, "trains": constructed}
     if watch:
@@ -206,14 +191,13 @@ def check(
         if not file.is_file() or not hasattr(os, "fork"):
             words = "wants a file, file.py:Name, and a system that can fork."
             raise typer.BadParameter(words, param_hint="--watch")
-        _watched(file, asked, timeout or 60.0, memory, everything)
+        _watched(file, asked, timeout or 60.0, everything)
     most = timeout or (600.0 if world is not None else 60.0)
     try:
-        found = check_process.checked(asked, timeout=most, memory=memory)
+        report = _report(check_process.checked(asked, timeout=most))
     except ClearheadError as error:
         print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
-    report = _report(found["report"])
     if as_json:
         print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
@@ -224,22 +208,18 @@ def check(
         }
         print_report(Console(), replace(report, **notes), everything=everything)
     if html is not None:
-        with replacing(html) as (name, _):
-            Path(name).write_text(report.to_html(), encoding="utf-8")
+        write_text(html, report.to_html())
     if sarif is not None:
-        with replacing(sarif) as (name, _):
-            Path(name).write_text(report.to_sarif(), encoding="utf-8")
+        write_text(sarif, report.to_sarif())
     if not report.ok:
         raise typer.Exit(1 if report.findings or strict else 2)
 
 
-def _watched(
-    file: Path, asked: dict[str, Any], timeout: float, memory: float | None, everything: bool
-) -> None:
+def _watched(file: Path, asked: dict[str, Any], timeout: float, everything: bool) -> None:
     """Check and print the report whenever the file is saved, in a reused process.
 
-    Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `memory` is in GB, None for no
-    limit. `everything` also prints measured values and what was not judged.
+    Ends by an interrupt, or by FileNotFoundError if the file is gone; either is raised. `everything` also
+    prints measured values and what was not judged.
     """
     from clearhead.drawing.terminal.scanned import print_report
 
@@ -248,8 +228,8 @@ def _watched(
         while True:
             saved = file.stat().st_mtime_ns
             try:
-                found = check_process.checked(asked, timeout=timeout, memory=memory, kept=kept)
-                print_report(Console(), _report(found["report"]), everything=everything)
+                found = check_process.checked(asked, timeout=timeout, kept=kept)
+                print_report(Console(), _report(found), everything=everything)
             except ClearheadError as error:
                 print(f"clearhead: {_as_options(str(error))}", file=sys.stderr)
             print(flush=True)
@@ -276,6 +256,7 @@ def _report(given: Mapping[str, Any]) -> Any:
     import clearhead as ch
 
     def frozen(value: Any) -> Any:
+        """Return a list as a tuple, and lists in it too; any other value unchanged."""
         return tuple(map(frozen, value)) if isinstance(value, list) else value
 
     findings = tuple(
@@ -304,16 +285,6 @@ def _rotary(text: str) -> dict[str, Any]:
     """
     layout, _, base = text.partition(",")
     return {"layout": layout, "base": float(base or 10000.0)}
-
-
-def _slopes(heads: int | None) -> list[float]:
-    """Return the slopes of ALiBi for this number of heads; BadParameter if the number is None."""
-    if heads is None:
-        raise typer.BadParameter("expected --heads with it.", param_hint="--alibi")
-    import clearhead as ch
-
-    bias: Any = ch.alibi(heads)
-    return bias.slopes.tolist()
 
 
 def _pair(text: str) -> tuple[int | None, int | None]:

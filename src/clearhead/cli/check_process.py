@@ -1,4 +1,4 @@
-"""`clearhead check` in a separate process, because the checked code may crash, hang or fill the memory.
+"""`clearhead check` in a separate process, because the checked code may crash or hang.
 
 The report comes back in a file, so that neither output nor an exit code can be mistaken for it.
 """
@@ -30,42 +30,29 @@ SERVE = "from clearhead.cli.check_process import serve; serve()"
 START, LOOK = 120.0, 0.02
 
 
-def checked(
-    asked: dict[str, Any], *, timeout: float, memory: float | None, kept: "Kept | None" = None
-) -> dict[str, Any]:
-    """Run `answer` in another process, and return its result, or raise its error.
+def checked(asked: dict[str, Any], *, timeout: float, kept: "Kept | None" = None) -> dict[str, Any]:
+    """Run `answer` in another process, and return its report as JSON data, or raise its error.
 
     Args:
         asked: the arguments of `answer`.
         timeout: in seconds.
-        memory: how much the process may hold, in GB; None for no limit.
         kept: the process that forks the other one; None starts a new one.
 
     Raises:
         ModelError: codes `check.timeout`, and `check.ended` where there is no report.
         ClearheadError: the error that was raised there.
     """
-    answered = _run(asked, timeout, memory, kept)
-    if "error" in answered:
-        raise ClearheadError(*answered["error"])
-    return answered
-
-
-def _run(
-    asked: dict[str, Any], timeout: float, memory: float | None, kept: "Kept | None"
-) -> dict[str, Any]:
-    """Return the answer of a check in a process of its own, the report or the error as JSON data.
-
-    Raises ModelError: `check.timeout` after `timeout` seconds, `check.ended` if it ended without an answer.
-    """
-    with _process("answer", asked, memory, kept) as (process, found):
+    with _process("check", asked, kept) as (process, found):
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired as error:
             raise _timeout(asked["place"], timeout) from error
         if not found.exists():
             raise _ended(asked["place"], code)
-        return json.loads(found.read_text(encoding="utf-8"))
+        answered = json.loads(found.read_text(encoding="utf-8"))
+    if "error" in answered:
+        raise ClearheadError(*answered["error"])
+    return answered["report"]
 
 
 def _timeout(place: str, timeout: float) -> ModelError:
@@ -78,7 +65,7 @@ def _timeout(place: str, timeout: float) -> ModelError:
 
 
 def _ended(place: str, code: int) -> ModelError:
-    """Return the ModelError, code `check.ended`, for a check whose process ended before it reported."""
+    """Return the ModelError, code `check.ended`, for a check whose process ended with this code before it reported."""
     return ModelError(
         "check.ended",
         f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",
@@ -87,7 +74,7 @@ def _ended(place: str, code: int) -> ModelError:
 
 @contextmanager
 def _process(
-    task: str, asked: dict[str, Any], memory: float | None, kept: "Kept | None" = None
+    task: str, asked: dict[str, Any], kept: "Kept | None" = None
 ) -> Iterator[tuple[Any, Path]]:
     """Yield a process that runs a task, and the file that it writes; it ends with the block unless it is `kept`.
 
@@ -95,7 +82,7 @@ def _process(
     """
     with temporary_folder() as folder:
         request, found = folder / "asked.json", folder / "found.json"
-        whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
+        whole = {"task": task, "asked": asked, "path": sys.path}
         request.write_text(json.dumps(whole), encoding="utf-8")
         if kept is not None:
             kept.ask(request, found)
@@ -177,15 +164,14 @@ def serve() -> None:
 
 
 def scanned(
-    sources: Sequence["Source"], asked: dict[str, Any], *, timeout: float, memory: float | None
+    sources: Sequence["Source"], options: dict[str, Any], *, timeout: float
 ) -> Generator["tuple[Source, str, ScanRow | None]", None, None]:
     """Try definitions in another process, in a new one after each that ended it or was too slow.
 
     Args:
         sources: the modules, with what is to be tried in each.
-        asked: what is declared; the arguments of `scan` but the sources.
+        options: the options of each check.
         timeout: in seconds, for each of them.
-        memory: how much the process may hold, in GB; None for no limit.
 
     Yields:
         The module and the name before it is tried, with None, and with its row after it.
@@ -199,7 +185,7 @@ def scanned(
     while left:
         jobs = [{"index": i, "source": asdict(sources[i]), "names": names} for i, names in left]
         index, name = -1, ""
-        with _process("scan", {**asked, "jobs": jobs}, memory) as (process, found):
+        with _process("scan", {"options": options, "jobs": jobs}) as (process, found):
             try:
                 for index, name, row in _lines(process, found, timeout):
                     if index < 0:
@@ -249,28 +235,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def answer(place: str, options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Return {"report": JSON data} of `check` at a place, or {"error": [code, message]} for a ClearheadError."""
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return {"report": JSON data} of a check or of a training script, or {"error": [code, message]}.
+
+    The error is a ClearheadError; any other is raised.
+    """
     from clearhead.cli.progress import busy
 
+    place = asked["place"]
     try:
         import clearhead as ch
-
-        with busy("checking"):
-            return {"report": ch.check(place, **_declared(options, slopes)).as_dict()}
-    except ClearheadError as error:
-        return {"error": [error.code, error.message]}
-
-
-def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
-    """Return {"report": JSON data} on the training script that a function returns, or {"error": [code, message]}."""
-    from clearhead.cli.progress import busy
-
-    try:
         from clearhead import testing
 
-        with busy("training copies"):
-            report = replace(testing.check_training(**made(place, trains)), name=place)
+        if "trains" in asked:
+            with busy("training copies"):
+                script = made(place, asked["trains"])
+                report = replace(testing.check_training(**script), name=place)
+        else:
+            with busy("checking"):
+                report = ch.check(place, **_arguments(asked["options"]))
         return {"report": report.as_dict()}
     except ClearheadError as error:
         return {"error": [error.code, error.message]}
@@ -309,23 +292,19 @@ def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
-    """Return a copy of options with a tuple as "window", and `slopes`, unless None, as "alibi_slopes", a tensor."""
-    import torch
+def _arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `check` from its options as JSON data: a tuple as "window", slopes instead of "alibi"."""
+    import clearhead as ch
 
     found = dict(options)
     if "window" in found:
         found["window"] = tuple(found["window"])
-    return found if slopes is None else {**found, "alibi_slopes": torch.tensor(slopes)}
+    if found.pop("alibi", False):
+        found["alibi_slopes"] = ch.alibi(found["num_heads"]).slopes
+    return found
 
 
-def scan(
-    jobs: list[dict[str, Any]],
-    declared: dict[str, Any],
-    slopes: list[float] | None,
-    takes: str | None,
-    seed: int,
-) -> Iterator[list[Any]]:
+def scan(jobs: list[dict[str, Any]], options: dict[str, Any]) -> Iterator[list[Any]]:
     """Yield [index, name, row] for each tried definition, as JSON data, row None before it is tried; at last index −1.
 
     Runs the code of the jobs; modules of a folder are removed from sys.modules after it.
@@ -334,7 +313,9 @@ def scan(
     from clearhead.checking.scanning.sources import Definition, Source
     from clearhead.checking.scanning.trial import tried_in
 
-    contract = ch.Contract(**_declared(declared, slopes))
+    declared = _arguments(options)
+    takes, seed = declared.pop("takes"), declared.pop("seed")
+    contract = ch.Contract(**declared)
     # What PyTorch imports at the first call is no time of what is tried first.
     ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv")
     for job in jobs:
@@ -360,14 +341,12 @@ def _forget(modules: set[str], path: list[str], folder: Path) -> None:
 def main() -> None:
     """Answer the request in the file argv[1] into the file argv[2], and end the process with code 0.
 
-    Sets sys.path, sys.argv and the memory limit, and sends stdout to stderr; of a scan, both to nowhere.
+    Sets sys.path and sys.argv, and sends stdout to stderr; of a scan, both to nowhere.
     """
     request, found = map(Path, sys.argv[1:])
     given = json.loads(request.read_text(encoding="utf-8"))
     sys.path[:] = given["path"]
     asked = given["asked"]
-    if given["memory"] is not None:
-        _limit(given["memory"])
     if given["task"] == "scan":
         sys.argv = ["clearhead"]
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -380,20 +359,9 @@ def main() -> None:
         os._exit(0)
     sys.argv = [asked["place"]]
     os.dup2(2, 1)  # what is printed is no part of the report
-    written = json.dumps((trained if "trains" in asked else answer)(**asked))
+    written = json.dumps(answer(asked))
     part = found.with_suffix(".part")
     part.write_text(written, encoding="utf-8")
     os.replace(part, found)
     sys.stderr.flush()
     os._exit(0)  # nothing of what was checked runs any more
-
-
-def _limit(memory: float) -> None:
-    """Limit the memory of this process to `memory` GB; a no-op on Windows."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = int(memory * 1e9)
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted if most < 0 else min(wanted, most), most))

@@ -67,7 +67,9 @@ SPELLINGS = str.maketrans({each: by for by, characters in SPELLED.items() for ea
 
 
 def spell(error: UnicodeError) -> tuple[str, int]:
-    """Replace what the terminal cannot show: signs and shades by similar ones, letters without accents, else "?".
+    """Return what replaces the characters that could not be encoded, and the position after them, for `codecs`.
+
+    Signs and shades become similar ones, letters lose their accents, and the rest is "?".
 
     Example:
         >>> "▓▓72 → é, 猫".encode("ascii", "clearhead.spell")

@@ -115,7 +115,7 @@ def explain(
     """Explain a finding of check or an error code.
 
     For a finding it prints what is wrong, with wrong and with right code; for an error what is expected. An
-    unknown code is answered with the nearest ones.
+    unknown code is an error that names the nearest ones.
     """
     now = _aliases().get(code, code)
     paragraphs = _explain_finding(now) + _explain_error(code)

@@ -93,8 +93,8 @@ def _list() -> None:
 
 def _is_right(row: LessonRow) -> bool:
     """Return True if the file of a lesson passes its check; False too if it fails to run or takes over 60 s."""
-    asked = {"place": row.file, "options": {"lesson": row.number}, "slopes": None}
+    asked = {"place": row.file, "options": {"lesson": row.number}}
     try:
-        return check_process.checked(asked, timeout=SECONDS, memory=None)["report"]["ok"]
+        return check_process.checked(asked, timeout=SECONDS)["ok"]
     except ClearheadError:
         return False  # it does not run yet; `clearhead check` says why

@@ -47,6 +47,7 @@ def progress_bars() -> Iterator[Progress]:
         tasks: dict[str, Any] = {}
 
         def report(doing: str, done: float) -> None:
+            """Show the share of a task that is done, from 0 to 1."""
             if doing not in tasks:
                 tasks[doing] = bars.add_task(doing, total=1.0)
             bars.update(tasks[doing], completed=done)

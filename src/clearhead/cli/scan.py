@@ -32,9 +32,7 @@ class Scan:
         self.without = 0
         self.interrupted = False
 
-    def run(
-        self, places: Sequence[str], asked: dict[str, Any], timeout: float, memory: float | None
-    ) -> None:
+    def run(self, places: Sequence[str], options: dict[str, Any], timeout: float) -> None:
         """Check everything at the places, and append to `rows`; an interrupt ends it and sets `interrupted`.
 
         `tried` counts the definitions that were tried, and `without` those of them that have no row.
@@ -55,7 +53,7 @@ class Scan:
                 ]
                 whole = [each for each in sources if not each.error]
                 count = max(sum(len(each.definitions) for each in whole), 1)
-                rows = check_process.scanned(whole, asked, timeout=timeout, memory=memory)
+                rows = check_process.scanned(whole, options, timeout=timeout)
                 with closing(rows):
                     for _, name, row in rows:
                         if row is not None:

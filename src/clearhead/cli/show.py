@@ -96,8 +96,7 @@ def show(
     sentence = _read_text(text, file) if image is None or both else ""
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
-    pair = None if find is None else _read_find(find, layer)
-    pair = pair if why is None else _read_why(why, find, layer, head)
+    pair = _asked_pair(find, why, layer, head)
     for written in filter(None, (png, html, save)):
         check_writable(written)
     if png is not None:
@@ -291,6 +290,7 @@ def _show_long(
     ]
 
     def weights() -> "tuple[Tensor, None]":
+        """Return the pooled map of the shown head, and None: it has no visible pairs."""
         return screens.shares(place, number if head is None else 0), None
 
     return Shown(name[0], reading, layers, place, number, weights)
@@ -320,36 +320,30 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
     )
 
 
-def _read_pair(option: str, pair: str, is_whole: Callable[[list[str]], bool]) -> tuple[str, str]:
-    """Return query and key of an option such as "it,animal", without spaces around them.
+def _asked_pair(
+    find: str | None, why: str | None, layer: int | None, head: int | None
+) -> tuple[str, str] | None:
+    """Return query and key of --find, of which one may be empty, or of --why; None without either.
 
-    Raises ArgumentError, `show.pair`, if they are not two, or `is_whole` is False for them.
+    Raises ArgumentError: `show.find` for --find with a layer, `show.why` for --why with --find or with a layer and no
+    head, and `show.pair` for a text that is no pair.
     """
+    if find is not None and layer is not None:
+        raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
+    if why is not None and (find is not None or (layer is not None and head is None)):
+        what = "leave --find out" if find is not None else "with --layer give --head as well"
+        raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
+    pair = find if why is None else why
+    if pair is None:
+        return None
     parts = [part.strip() for part in pair.split(",")]
-    if len(parts) != 2 or not is_whole(parts):
+    if len(parts) != 2 or not any(parts) or (why is not None and not all(parts)):
+        option = "find" if why is None else "why"
         raise ArgumentError(
             "show.pair",
             f"--{option} needs a query and a key with a comma, such as it,animal; got {pair}.",
         )
     return parts[0], parts[1]
-
-
-def _read_find(find: str, layer: int | None) -> tuple[str, str]:
-    """Return query and key of --find, one of them may be empty; ArgumentError for no pair, or with --layer."""
-    if layer is not None:
-        raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
-    return _read_pair("find", find, any)
-
-
-def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
-    """Return query and key of --why, both not empty; ArgumentError for no pair.
-
-    Also with --find, or with --layer but no --head.
-    """
-    if find is not None or (layer is not None and head is None):
-        what = "leave --find out" if find is not None else "with --layer give --head as well"
-        raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
-    return _read_pair("why", why, all)
 
 
 def _read_text(text: str | None, file: Path | None) -> str:

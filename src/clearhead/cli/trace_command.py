@@ -1,9 +1,8 @@
 """`clearhead trace`."""
 
 import re
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,20 +11,14 @@ from clearhead.cli.progress import say
 from clearhead.errors import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from clearhead.tracing.trace import Trace
 
 PLACE = re.compile(r"\S.*(\.py|:[\w.]+)")
 """Code of one's own as an argument; anything else is a sentence."""
-
-
-class Draws(StrEnum):
-    """The distributions of the matrices of `trace`."""
-
-    normal = "normal"
-    uniform = "uniform"
-    linear = "linear"
 
 
 def trace(
@@ -38,25 +31,11 @@ def trace(
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="The sentence, for code of your own.")] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(help="A second sentence, which the first one attends to: cross-attention."),
-    ] = None,
     seed: Annotated[
         int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)
     ] = 123,
     heads: Annotated[int, typer.Option(help="How many heads.", min=1)] = 1,
-    head_dim: Annotated[int, typer.Option(help="Width of a query and of a key.")] = 2,
-    value_head_dim: Annotated[
-        int | None, typer.Option(help="Width of a value; that of a query without it.")
-    ] = None,
     causal: Annotated[bool, typer.Option("--causal", help="No token sees a later one.")] = False,
-    init: Annotated[
-        Draws | None,
-        typer.Option(
-            help="How the matrices are drawn; uniform with a sentence of yours, else normal."
-        ),
-    ] = None,
     query: Annotated[
         int | None,
         typer.Option(help="The token whose arithmetic is written out, from 0; else the second."),
@@ -86,11 +65,7 @@ def trace(
         from clearhead._common.writing import check_writable
 
         check_writable(html)
-    if code is not None:
-        steps = steps_of_code(code, text, context, seed, heads, causal)
-    else:
-        sizes = {"head_dim": head_dim, "value_head_dim": value_head_dim}
-        steps = steps_of(text, seed, causal, init, heads, context, **sizes)
+    steps = steps_of(text, seed, heads, causal, code)
     from clearhead.drawing.terminal.terminal import Traced
 
     console = Console()
@@ -101,90 +76,61 @@ def trace(
 
 
 def steps_of(
-    text: str | None,
-    seed: int,
-    causal: bool,
-    init: Draws | None,
-    heads: int = 1,
-    context: str | None = None,
-    **sizes: int | None,
+    text: str | None, seed: int, heads: int, causal: bool, place: str | None = None
 ) -> "Trace":
-    """Return the trace of a rung of the ladder of these sizes on a sentence, by the options of the command.
+    """Return the trace of a rung of the ladder on a sentence, or of the code at a place.
 
-    `init` of None is normal for the example, uniform for a text. Seeds PyTorch's generator.
+    Without a text it is the example of the ladder, with normal matrices; those for a text are uniform.
+    Seeds PyTorch's generator. Raises what `steps_of_code` raises.
     """
     import torch
 
     import clearhead as ch
     from clearhead import ladder
 
-    inputs, options = _sentences(text, context, seed)
-    if init is None:
-        init = Draws.normal if text is None else Draws.uniform
+    words, x, init = ladder.EXAMPLE_TOKENS, ladder.EXAMPLE_EMBEDDINGS, "normal"
+    if text is not None:
+        embedded = ladder.embed_words(text, seed=seed)
+        words, x, init = embedded.words, embedded.embeddings, "uniform"
+    if place is not None:
+        return steps_of_code(place, x, words, seed, heads, causal)
     torch.manual_seed(seed)
-    options_of_rung: dict[str, Any] = {**sizes, "init": init.value}
     mask = ch.causal() if causal else None
-    width = inputs[0].shape[1]
-    rung: Any
     if heads > 1:
-        rung = ladder.SplitHeads(width, num_heads=heads, mask=mask, **options_of_rung)
+        rung = ladder.SplitHeads(3, head_dim=2, num_heads=heads, mask=mask, init=init)
     elif mask is not None:
-        rung = ladder.MaskedAttention(width, mask=mask, **options_of_rung)
+        rung = ladder.MaskedAttention(3, head_dim=2, mask=mask, init=init)
     else:
-        kind = ladder.SelfAttention if context is None else ladder.CrossAttention
-        rung = kind(width, **options_of_rung)
-    return ch.trace(rung, *inputs, **options)
+        rung = ladder.SelfAttention(3, head_dim=2, init=init)
+    return ch.trace(rung, x, tokens=words)
 
 
 def steps_of_code(
-    place: str, text: str | None, context: str | None, seed: int, heads: int, causal: bool
+    place: str, x: "Tensor", words: "Sequence[str]", seed: int, heads: int, causal: bool
 ) -> "Trace":
-    """Return the trace of user code at a place on a sentence; the batch has one sample if a batch is needed.
+    """Return the trace of user code at a place on x, (tokens, width); the batch has one sample if a batch is needed.
 
     Seeds PyTorch's generator before each call, first without a batch, then with one.
 
     Raises:
-        ModelError: code `trace.call`, for what it raises.
+        ModelError: code `trace.call`, for what the first call raises; a ClearheadError passes.
     """
     import torch
 
     import clearhead as ch
     from clearhead.checking.subject.refusals import raised_with_line
 
-    inputs, options = _sentences(text, context, seed)
     declared = {"causal": True if causal else None, "num_heads": heads if heads > 1 else None}
     errors = []
-    for given in (inputs, [each[None] for each in inputs]):
+    for given in (x, x[None]):
         torch.manual_seed(seed)
         try:
-            return ch.trace(place, *given, **options, **declared)
+            return ch.trace(place, given, tokens=words, **declared)
         except ch.errors.ClearheadError:
             raise
         except Exception as error:  # whatever the code of another raises
             errors.append(error)
-    shapes = " and ".join(str(list(each.shape)) for each in inputs)
     raise ModelError(
-        "trace.call", f"{place} was called with {shapes} and raised {raised_with_line(errors[0])}"
+        "trace.call",
+        f"{place} was called with {list(x.shape)} and raised {raised_with_line(errors[0])}",
     ) from errors[0]
-
-
-def _sentences(
-    text: str | None, context: str | None, seed: int
-) -> "tuple[list[Tensor], dict[str, Any]]":
-    """Return the embeddings of the sentence, and of `context` if given, in a list, and options of `trace`: their words.
-
-    Without a text it is the example of the ladder.
-    """
-    from clearhead import ladder
-
-    if text is None:
-        tokens, inputs = ladder.EXAMPLE_TOKENS, [ladder.EXAMPLE_EMBEDDINGS]
-    else:
-        embedded = ladder.embed_words(text, seed=seed)
-        tokens, inputs = embedded.words, [embedded.embeddings]
-    options: dict[str, Any] = {"tokens": tokens}
-    if context is not None:
-        other = ladder.embed_words(context, seed=seed)
-        inputs.append(other.embeddings)
-        options["source_tokens"] = other.words
-    return inputs, options

@@ -56,7 +56,7 @@ def _is_spaced(token: str) -> bool:
 
 
 def joined(tokens: Sequence[str]) -> str:
-    """Return the text that the tokens spell.
+    """Return the text that the tokens spell, without spaces and line ends around it.
 
     Tokens that bring their own spaces are joined as they are. WordPiece and whole words have none: `##` continues a
     word, and punctuation is written as in English.
@@ -143,7 +143,7 @@ def clusters(text: str) -> list[str]:
 
 
 def widest(texts: Iterable[str], most: int) -> int:
-    """Return the number of columns of the widest text, at most `most`.
+    """Return the number of columns of the widest text, at most `most`; 0 if there are no texts.
 
     Example:
         >>> widest(["it", "street"], 80), widest(["it", "street"], 4)

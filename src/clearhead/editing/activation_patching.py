@@ -75,8 +75,8 @@ def contexts_in(
 ) -> CallContexts:
     """Return the contexts of a run without gradients by path, (batch, heads, tokens, width) for each call of a module.
 
-    The heads of `layers` are ablated to a mean (None: 0). It does not depend on earlier layers, so one run is enough
-    for all modules. Raises what `watch`, `edit` and the model raise.
+    The heads of `layers` are ablated to a mean (None: 0). An ablated context does not depend on earlier layers, so one
+    run is enough for all modules. Raises what `watch`, `edit` and the model raise.
     """
     with torch.no_grad(), followed(model) as edits, watch(model, keep="contexts") as seen:
         for path in layers:
@@ -150,9 +150,13 @@ def check_alike(path: str, clean: Sequence[Tensor], corrupt: Sequence[Tensor]) -
 
 
 def copies_of(tree: Any, times: int, batch: int) -> Any:
-    """Return a tree with detached copies of its tensors, one of `batch` rows repeated `times` times; else unchanged."""
+    """Return a tree with detached copies of its tensors, those of `batch` rows repeated `times` times along dim 0.
+
+    Leaves that are no tensors are unchanged.
+    """
 
     def copy(each: Any) -> Any:
+        """Return a detached copy of a leaf, repeated if it has `batch` rows; itself if it is no tensor."""
         if not isinstance(each, Tensor):
             return each
         if times == 1 or not each.ndim or each.shape[0] != batch:
@@ -166,6 +170,7 @@ def samples_of(output: Any, part: slice, batch: int) -> Any:
     """Return the output of the samples in `part`: tensors of `batch` rows are cut, anything else is unchanged."""
 
     def cut(each: Any) -> Any:
+        """Return the rows `part` of a tensor of `batch` rows; any other leaf itself."""
         is_rows = isinstance(each, Tensor) and each.ndim and each.shape[0] == batch
         return each[part] if is_rows else each
 
@@ -176,19 +181,20 @@ def as_found(contexts: CallContexts, times: int) -> Find:
     """Return a function that finds the context of a call, of all heads, repeated `times` times along the batch."""
 
     def find(path: str, heads: list[int], number: int) -> Contexts:
+        """Return the repeated contexts of all heads in call `number` of a module; `heads` is not used."""
         return Contexts(contexts[path][number].repeat(times, 1, 1, 1), 0)
 
     return find
 
 
 def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, list[Tensor]]]:
-    """Return a metric, and its first-order change when contexts are replaced, of each call by head and query.
+    """Return a metric, and the first-order estimate of its change when contexts are replaced, by head and query.
 
-    The change is (new − z) · ∂metric/∂z, (num_heads, query_len). New contexts are 0 if `runs.contexts` is None.
-    Layers with a call whose graph is not known are left out.
+    The change is (new − z) · ∂metric/∂z, summed over the batch: float64, (num_heads, query_len), for each call of a
+    path. New contexts are 0 if `runs.contexts` is None. Layers with a call whose graph is not known are left out.
 
     Raises:
-        EditError: code `effects.gradients`, where the metric has no gradient.
+        EditError: code `effects.gradients`, if the metric is not one number with a gradient, or no layer is left.
     """
     model, inputs, metric, contexts = runs
     followers = followed(model), watch(model, keep="gradients", contexts=True)
@@ -221,10 +227,12 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, l
 
 
 def check_heads(code: str, name: str, given: Any) -> list[Any] | None:
-    """Return heads, or rows that name them, as tuples (layer, head, position, call); None for None.
+    """Return heads, or rows that name them, as a list of tuples (layer, head, position, call); None for None.
+
+    Position and call are those of a row, None for a pair (layer, head).
 
     Raises:
-        ArgumentTypeError: the code that is given.
+        ArgumentTypeError: the given `code`, for anything else or an empty list; `name` is that of the argument.
     """
     if given is None:
         return None
@@ -251,7 +259,7 @@ def is_head(given: object) -> bool:
 
 
 def head_of(plain: Edit, layer: str | int, head: int) -> tuple[str, int]:
-    """Return the path of a module that attended and the number of its head, from 0.
+    """Return the path of the one module that attended while `plain` was entered, and the number of its head, from 0.
 
     Raises:
         EditError: codes `edit.layers` and `edit.heads`.

@@ -42,7 +42,7 @@ class Places:
         tokens: of the sequence of the queries so far.
         key_tokens: of that of the keys.
         is_cross: True if the keys are of another sequence than the queries.
-        ended: the position behind the last key, (batch or 1, 1), or (1, kv_len) where a row holds
+        ended: the position after the last key, (batch or 1, 1), or (1, kv_len) where a row holds
             several sequences; None where the mask says it.
     """
 
@@ -129,7 +129,8 @@ _WHOLE = (nn.MultiheadAttention,)
 def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -> Places:
     """Return the positions of a call that has appended its tokens to a cache of clearhead.
 
-    Those of the queries are None if the cache does not tell, as for a context that it held already.
+    `queries` are 0 … query_len − 1. The positions of the queries are None if the cache does not tell, as for a context
+    that it held already.
     """
     device, held = problem.device, len(cache)
     keys, ends = cache.positions.to(device), torch.atleast_2d(cache.next_positions(1)).to(device)

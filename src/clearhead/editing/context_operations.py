@@ -75,7 +75,7 @@ class OfContext(Operation):
             )
 
     def edited(self, context: Tensor, at: HeadsAt, *, counts: bool) -> Tensor:
-        """Return the edited context of some heads, (batch, heads, query_len, value_head_dim), a new tensor.
+        """Return the edited context of some heads, (batch, heads, query_len, value_head_dim); not in place.
 
         Other queries keep theirs, bit for bit. With `counts` the changed queries are added to the tally. Raises
         EditError as `made` does, and if queries or samples cannot be chosen.
@@ -139,7 +139,8 @@ class OfContext(Operation):
 def _positions(length: int, at: HeadsAt, rows: Tensor | None) -> Tensor | None:
     """Return the positions, (query_len,), of the queries among `length` of another run; None where they are the same.
 
-    Raises EditError: `edit.positions` if they are unknown or differ by row, `edit.context` if one is beyond `length`.
+    Only the queries of `rows` (None: all) must have one there; others are clamped. Raises EditError: `edit.positions`
+    if positions are unknown or differ by row, `edit.context` if one is beyond `length`.
     """
     places = at.places
     query, query_len = places.query, places.problem.query_len

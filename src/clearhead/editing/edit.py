@@ -119,7 +119,7 @@ class Edit(Answering, Drawn):
         return LayerEdit(partial(self.add, self.pattern(layer)))
 
     def add(self, layer: str, what: str, operation: Operation) -> None:
-        """Append an operation, described by `what`, on every module whose path is like `layer`."""
+        """Append an operation, described by `what`, on every module whose path is like `layer` (`is_like`)."""
         self._was_used = True
         self._operations.append((layer, what, operation))
 
@@ -134,6 +134,10 @@ class Edit(Answering, Drawn):
         return "\n".join(lines + [f"  {layer}  {what}" for layer, what, _ in self._operations])
 
     def __enter__(self) -> "Edit":
+        """Install the hooks, reset the counts, and return the edit.
+
+        Raises EditError, `edit.compiled` if a module of the model is compiled, `edit.entered` if the edit is active.
+        """
         self._modules = dict(self._model.named_modules())
         for path, module in self._modules.items():
             if is_compiled(module):
@@ -162,6 +166,7 @@ class Edit(Answering, Drawn):
 
     @entering.by_use
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Uninstall the hooks; if the block raised nothing, raise or warn as `check_effects` and `warn_of_missing`."""
         try:
             self._end()
         except BaseException:
@@ -169,7 +174,7 @@ class Edit(Answering, Drawn):
             raise
         if error is None:
             self.check_effects()
-            self.say_missing([layer for layer, _, _ in self._operations], stacklevel=3)
+            self.warn_of_missing([layer for layer, _, _ in self._operations], stacklevel=3)
 
     def _end(self) -> None:
         """Uninstall the hooks of this block, and forget the running modules."""
@@ -213,9 +218,9 @@ class Edit(Answering, Drawn):
     def _operations_on(self, child: str | None) -> tuple[str, list[Operation]] | None:
         """Return the path of the attending module and its operations in this call.
 
-        None if no module of the model runs, or if edits exist, but none for it; it is then counted. Sets the number of
-        the call on each operation of the module. Raises EditError if one path stands for two modules, or if one call
-        is edited in a backward pass.
+        The module is the innermost that runs, or its attribute `child`. None if no module of the model runs, or if
+        edits exist, but none for it; it is then counted. Sets the number of the call on each operation of the module.
+        Raises EditError if a layer that is no glob matches two modules, or if one call is edited in a backward pass.
         """
         if not self._stack:
             return None
@@ -286,7 +291,7 @@ class Edit(Answering, Drawn):
         if self.expects_changes and (idle or not self._was_used):
             warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
 
-    def say_missing(self, layers: list[str], stacklevel: int) -> None:
+    def warn_of_missing(self, layers: list[str], stacklevel: int) -> None:
         """Warn of parts that match these layers, attended and were not edited; raise EditError if strict."""
         found = [
             each for each in self.missing if any(is_like(each.path, layer) for layer in layers)
@@ -300,9 +305,9 @@ class Edit(Answering, Drawn):
         warnings.warn(f"[edit.missing] {text}", EditWarning, stacklevel=stacklevel)
 
     def pattern(self, layer: object) -> str:
-        """Return the path or the glob of a layer, as `edit[layer]` takes it.
+        """Return the path or the glob of a layer, from a number, a path, a unique part of a path, or a glob.
 
-        EditError, `edit.layers`, if it is not one.
+        Raises EditError, code `edit.layers`, for anything else.
         """
         known = list(attending(self._model))
         number = as_int(layer)
@@ -333,7 +338,7 @@ def is_like(path: str, layer: str) -> bool:
 
 
 def _holds(path: str, layer: str) -> bool:
-    """Return True if a path has these parts in it, one after the other."""
+    """Return True if consecutive parts of a path are those of `layer`: "a.b.c" has "b.c"."""
     return f".{layer}." in f".{path}."
 
 
@@ -351,7 +356,7 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     The model runs on its own kernel. Heads and queries that are not edited keep its numbers, bit for
     bit; those that are edited are computed by the kernel that `attend` takes. Every implementation
     that `watch` reads is edited, with gradients, in batches, and in generation with a KV cache,
-    where positions go on from step to step. `watch` inside the block sees the edited calls. Outside
+    where positions continue from step to step. `watch` inside the block sees the edited calls. Outside
     of the block, or after an exception in it, the model is as it was. The edit belongs to the context
     that entered it, as `contextvars` has it: other threads run the model as it is.
 

@@ -73,7 +73,7 @@ class Hide(Operation):
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
         """Return the mask of the pairs that stay visible, with the chosen queries and keys.
 
-        EditError as `chosen_queries`.
+        Raises EditError: `edit.positions`, for queries where positions are unknown; `edit.batch`, for another batch.
         """
         queries = None if self.query is None else chosen_queries(self.query, places, problem.batch)
         keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
@@ -120,7 +120,10 @@ class ScaleKeys(Operation):
     log_factor: float
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring:
-        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len): log_factor at the chosen keys, else 0."""
+        """Return the bias to add to the scores, (batch or 1, 1, 1, kv_len): log_factor at the chosen keys, else 0.
+
+        Raises EditError, code `edit.batch`, for keys that were chosen for another batch.
+        """
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
             chosen = self.key.at(places.key, problem.batch, places.key_end)
@@ -185,6 +188,11 @@ class EditedCall:
     _groups: dict[tuple[int, ...], list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Group the heads by the operations on them.
+
+        Raises EditError: `edit.heads` as `Operation.chosen`, `edit.conflict` as `_check`, and `edit.parallel` for an
+        edit of some heads where ranks share them.
+        """
         part = self.problem.part
         is_share = part is not None and part.heads is not None
         if is_share and any(each.heads != slice(None) for each in self.operations):
@@ -270,7 +278,8 @@ class EditedCall:
     ) -> Tensor:
         """Return the context of heads with edited scores; queries whose weights stay the same keep theirs.
 
-        `own` itself if no operation changes scores. `counts` adds the changed queries to the tallies.
+        `own` is the context of just these heads by the model's kernel, and returned itself if no operation changes
+        scores. `counts` adds the changed queries to the tallies.
         """
         call = edited = part_of(self.problem, heads, self.path)
         rows: Tensor | None = None

@@ -67,7 +67,7 @@ class Effects(MeasuredRows[Effect]):
     Attributes:
         baseline: the metric of the run that is edited: of the model as it is, or of the corrupt inputs.
         clean: the metric of the clean inputs that heads are patched from; None for ablations.
-        runs: how many effects were asked for; after Ctrl-C there are fewer rows.
+        runs: the number of requested effects; after Ctrl-C there are fewer rows.
 
     Example:
         >>> import torch, clearhead as ch
@@ -90,12 +90,13 @@ class Effects(MeasuredRows[Effect]):
         clean: float | None = None,
         runs: int | None = None,
     ) -> None:
+        """Store the rows; `runs` is the number of requested effects, None for that of the rows."""
         super().__init__(rows)
         self.baseline, self.clean = baseline, clean
         self.runs = len(rows) if runs is None else runs
 
     def _with(self, rows: Sequence[Effect]) -> Self:
-        """Return a table of other rows, with the same baseline and clean metric."""
+        """Return a table of other rows, with the same baseline and clean metric; `runs` is the number of these rows."""
         return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:
@@ -253,7 +254,7 @@ def effects(
             "edited.",
         )
     asked = ["*"] if named is None else list(attended)
-    plain.say_missing(asked if chosen is None else chosen, stacklevel=4)
+    plain.warn_of_missing(asked if chosen is None else chosen, stacklevel=4)
     whole, contexts = None, None
     if mean is not None:
         contexts = contexts_in(model, clean, list(attended), mean)
@@ -267,7 +268,7 @@ def effects(
         for place in _places(runs, attended, by, plain.calls)
         if named is None or {place, place._replace(position=None, call=None)} & named
     ]
-    changes = _estimated(runs, places) if approximate else measured(runs, places, plain.sizes, done)
+    changes = _estimates(runs, places) if approximate else measured(runs, places, plain.sizes, done)
     rows = [
         effect(place, number, baseline, whole)
         for place, number in zip(places, changes, strict=False)
@@ -293,7 +294,7 @@ def _places(
                 yield Patched(path, head)
 
 
-def _estimated(runs: Runs, places: Sequence[Patched]) -> list[float]:
+def _estimates(runs: Runs, places: Sequence[Patched]) -> list[float]:
     """Return the first-order estimate of the metric of each edit; EditError, `effects.gradients`, without a graph."""
     layers = list(dict.fromkeys(place.layer for place in places))
     number, changes = by_gradients(runs, layers)

@@ -47,10 +47,13 @@ class Use(partial[None]):
 
 
 class _Exit:
+    """The descriptor of `by_use`."""
+
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave
 
     def __get__(self, edit: Any, kind: type) -> Callable[..., None]:
+        """Return a new `Use` of the edit, which its `__enter__` takes; from the class, the plain function."""
         if edit is None:
             return self._leave  # contextlib.ExitStack asks the class
         use = Use(self._leave, edit)
@@ -74,7 +77,7 @@ def is_entered(edit: object) -> bool:
     return any(isinstance(each, Use) and each.edit is edit for each in installing.users())
 
 
-def in_force() -> list[Any]:
+def active_edits() -> list[Any]:
     """Return the edits that are active in this context, in the order in which they were entered; [] if none is.
 
     In a forward pass they are stored for a backward one, which in a thread of autograd's own has those of the thread
@@ -134,16 +137,16 @@ class _Editing:
 
     def is_running(self) -> bool:
         """Return True while a model with an active edit of this context runs in this thread."""
-        return any(each._stack for each in in_force())
+        return any(each._stack for each in active_edits())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
         """Pass a module that starts to run to the active edits; `named` are its keyword arguments, or None."""
-        for each in in_force():
+        for each in active_edits():
             each._enter_module(module, inputs, named)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """Pass a module that has run to the active edits."""
-        for each in in_force():
+        for each in active_edits():
             each._leave_module(module, output)
 
     def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
@@ -154,7 +157,7 @@ class _Editing:
         problem: Problem | None = None
         operations: list[Operation] = []
         place, at = "", None
-        edits = in_force()
+        edits = active_edits()
         if in_backward() and not running.stack() and any(each._operations for each in edits):
             raise EditError(
                 "edit.checkpoint",
@@ -186,7 +189,7 @@ _editing = _Editing()
 
 def _witness(kind: str, shape: tuple[int, ...]) -> None:
     """Note attention that cannot be edited in every active edit."""
-    for each in in_force():
+    for each in active_edits():
         each._witness(kind, shape)
 
 

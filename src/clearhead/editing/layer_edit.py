@@ -43,7 +43,7 @@ class Called(Answering):
     """Base of objects that have methods only; assigning an attribute raises."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raise for an assignment of a public attribute, because it would change nothing.
+        """Raise for an assignment of a public attribute, because it would change nothing; set a private one.
 
         Raises:
             NoAttributeError: code `attribute.name`.
@@ -202,8 +202,8 @@ class LayerEdit(Called):
             query: a position, positions, a slice, or a bool tensor (len,) or (batch, len), True at
                 what is chosen; None for all.
             key: the keys, in the same form; every chosen key is hidden from every chosen query.
-            mask: hides what it does not show (True = may attend, as everywhere), in the place of
-                query and key.
+            mask: hides what it does not show (True = may attend, as everywhere), instead of query
+                and key.
 
         Raises:
             ArgumentTypeError: codes `edit.selection` and `mask.type`.
@@ -329,6 +329,7 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
         whole = tensor[(None,) * (4 - tensor.ndim)]
 
         def of_tensor(path: str, heads: list[int], number: int) -> Contexts:
+            """Return the given tensor as the contexts of `heads`; path and number are not used."""
             spread = whole.expand(-1, len(heads), -1, -1) if given.ndim == 1 else whole
             return Contexts(spread, 0, heads=tuple(heads))
 
@@ -344,6 +345,7 @@ def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) 
         )
 
     def find(path: str, heads: list[int], number: int) -> Contexts:
+        """Return the contexts that a record has for a call, or those given for all calls; EditError if it has none."""
         some: Any = given.whole_and_call(path, number) if isinstance(given, Seen) else [given]
         made = _context_in(some[0], is_mean) if some else None
         if made is None:
@@ -372,7 +374,11 @@ def _context_in(kept: Any, is_mean: bool) -> Contexts | None:
 
 
 def numbers_of(heads: object) -> tuple[int, ...] | slice:
-    """Return the numbers of heads as a tuple; a slice is returned unchanged. Raises as `HeadPicker` does."""
+    """Return the numbers of heads as a tuple of distinct numbers; a slice is returned unchanged.
+
+    Raises ArgumentTypeError, code `heads.type`, for what is no number; ArgumentError, code `heads.value`, for none or
+    one twice.
+    """
     if not isinstance(heads, slice):
         given = heads if isinstance(heads, Sequence) else [heads]
         return check_head_numbers(given, from_end=True)

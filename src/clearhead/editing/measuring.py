@@ -27,7 +27,7 @@ def check_metric(metric: Any) -> Callable[[Any], Any]:
     """Return the metric wrapped so that its Attribute-, Index-, Key- or TypeErrors name the type of the model's output.
 
     Raises:
-        ArgumentTypeError: code `effects.metric`, for what is no function; of the result, for these errors.
+        ArgumentTypeError: code `effects.metric`, for what is no function; the wrapped metric, instead of such an error.
     """
     if not callable(metric):
         raise ArgumentTypeError(
@@ -35,6 +35,7 @@ def check_metric(metric: Any) -> Callable[[Any], Any]:
         )
 
     def of_output(output: Any) -> Any:
+        """Return what the metric returns; ArgumentTypeError if it raises an Attribute-, Index-, Key- or TypeError."""
         try:
             return metric(output)
         except ClearheadError:

@@ -45,7 +45,7 @@ class Selection:
         Args:
             positions: int64, (count,) or (batch, count).
             batch: samples of the call.
-            end: the position behind the last token, from which negative ones count; (batch or 1, count
+            end: the position after the last token, from which negative ones count; (batch or 1, count
                 or 1) where rows differ.
 
         Raises:
@@ -164,7 +164,7 @@ class EditCounts(NamedTuple):
     """The counts of one operation of an edit, over all calls in the block.
 
     Attributes:
-        layer: the path, or the glob, that it was asked for.
+        layer: the requested path or glob.
         operation: such as "heads[2].hide".
         calls: of attention, of the modules that are like the layer, since the operation was added.
         heads: of these modules together.
@@ -280,7 +280,7 @@ class Operation:
         """Raise, when the block ends, if the operation is for a position that no sequence had.
 
         Args:
-            layer: what it was asked for, for messages.
+            layer: the requested layer, for messages.
             model: the class of the model, for the message.
 
         Raises:

@@ -57,7 +57,7 @@ def paths(
     Path patching (Wang et al., 2022, section 3.1 and appendix B, https://arxiv.org/abs/2211.00593), by two runs on the
     corrupt inputs for each sender. In the first the sender has its context of the clean run, and what lies between
     it and the receivers is frozen at its values of the corrupt one; in the second the receivers have the inputs
-    that they had in the first, and everything behind them runs as it does. Exchange the two inputs for the other
+    that they had in the first, and everything after them runs as it does. Exchange the two inputs for the other
     direction: what is lost where the sender is corrupt.
 
     Args:
@@ -102,7 +102,7 @@ def paths(
         wanted = check_heads("paths.sender", "sender", sender)
         ends = _receivers(receivers)
         baseline = number_of(metric(called(model, corrupt)))
-    plain.say_missing(["*"], stacklevel=4)
+    plain.warn_of_missing(["*"], stacklevel=4)
     order = list(plain.attended)
     numbers = {path: at for at, path in enumerate(order)}
     inputs = None if ends is None else _inputs_of(plain, ends)
@@ -126,12 +126,12 @@ def paths(
         whole = number_of(metric(called(model, clean)))
     outputs: Outputs = {}
     others = _other_parts(model, order) if frozen == "others" else []
-    with _hooked(others, _keeping(outputs)):
+    with _hooked(others, _recording_hook(outputs)):
         own = contexts_in(model, corrupt)
-    said = contexts_in(model, clean)
+    patched = contexts_in(model, clean)
     for path in order:
-        check_alike(path, said.get(path, ()), own[path])
-    runs = _Runs(model, corrupt, own, said, outputs, inputs)
+        check_alike(path, patched.get(path, ()), own[path])
+    runs = _Runs(model, corrupt, own, patched, outputs, inputs)
     rows: list[Any] = []
     try:
         for path, head in senders:
@@ -158,16 +158,16 @@ class _Runs:
     """The two runs that measure one sender.
 
     Attributes:
-        own: the contexts of the corrupt run, by the paths of the modules in their order.
-        said: those of the clean run.
+        contexts: the contexts of the corrupt run, by the paths of the modules in their order.
+        clean_contexts: those of the clean run.
         outputs: what else is frozen.
-        inputs: what the receivers get from the first run; None where its output is what is asked for.
+        inputs: what the receivers get from the first run; None if the output of the model is measured.
     """
 
     model: nn.Module
     corrupt: object
-    own: CallContexts
-    said: CallContexts
+    contexts: CallContexts
+    clean_contexts: CallContexts
     outputs: Outputs
     inputs: Inputs | None
 
@@ -177,12 +177,12 @@ class _Runs:
 
         Without receivers that is one run, else two; nothing of the model is changed.
         """
-        order = list(self.own)
+        order = list(self.contexts)
         behind = order[order.index(path) + 1 :]
         with followed(self.model) as edits:
-            edits.add(path, "sender", OfContext((head,), None, as_found(self.said, 1)))
+            edits.add(path, "sender", OfContext((head,), None, as_found(self.clean_contexts, 1)))
             for each in behind:
-                edits.add(each, "frozen", OfContext(slice(None), None, as_found(self.own, 1)))
+                edits.add(each, "frozen", OfContext(slice(None), None, as_found(self.contexts, 1)))
             if self.inputs is None:
                 return self._frozen()
             layers = [name for name, _ in self.inputs]
@@ -200,7 +200,7 @@ class _Runs:
 
     def _frozen(self) -> Any:
         """Return the output of the corrupt run in which each frozen module returns its recorded output."""
-        with _hooked(self.outputs, _again(self.outputs)):
+        with _hooked(self.outputs, _replaying_hook(self.outputs)):
             return called(self.model, self.corrupt)
 
 
@@ -215,7 +215,7 @@ class OtherInputs(OfContext):
     given: Mapping[str, Tensor] = field(default_factory=dict)
 
     def made(self, context: Tensor, at: HeadsAt, rows: Tensor | None) -> Tensor:
-        """Return the context of the call, without dropout, when `given` replaces its query, key or value.
+        """Return the context of the selected heads, without dropout, when `given` replaces its query, key or value.
 
         `rows` is ignored.
         """
@@ -224,9 +224,9 @@ class OtherInputs(OfContext):
 
 
 def _receivers(given: Any) -> list[Receiver] | None:
-    """Return the receivers as a list of (layer, head, input); None if none were given.
+    """Return the receivers as a list of (layer, head, input); None if None was given.
 
-    Raises ArgumentTypeError, code `paths.receivers`, for anything else.
+    Raises ArgumentTypeError, code `paths.receivers`, for anything else and for an empty list.
     """
     if given is None:
         return None
@@ -248,7 +248,7 @@ def _receivers(given: Any) -> list[Receiver] | None:
 
 
 def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
-    """Return the inputs of each receiving head, by (path, head); EditError for a layer or head that did not attend."""
+    """Return a list of inputs for each receiving (path, head); EditError for a layer or head that did not attend."""
     found: Inputs = {}
     for layer, head, part in receivers:
         found.setdefault(head_of(plain, layer, head), []).append(part)
@@ -256,17 +256,17 @@ def _inputs_of(plain: Edit, receivers: Sequence[Receiver]) -> Inputs:
 
 
 def _other_parts(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """Return the outermost modules with a matrix of weights next to the attentions at `paths`.
+    """Return the outermost modules of each block that have a matrix of weights, and no attention and no norm inside.
 
-    Their own projections and what holds norms are left out.
-
-    A block is what stands in a list of modules, or right around an attention.
+    The query, key, value and output projections of the attentions at `paths` are left out. A block is a module of a
+    list that has an attention inside, or the module right around one.
     """
     holders = {id(attention_at(model, path)) for path in paths}
     holders |= {id(each) for path in paths if (each := projection_of(model, path)) is not None}
     found: list[nn.Module] = []
 
     def visit(module: nn.Module, *, is_block: bool) -> None:
+        """Append to `found` the parts of a module, or the module; `is_block` if it is in a block."""
         if id(module) in holders:
             return
         attends = any(id(each) in holders for each in module.modules())
@@ -300,16 +300,17 @@ def _hooked(modules: Iterable[nn.Module], hook: Callable[..., Any]) -> Iterator[
             each.remove()
 
 
-def _keeping(outputs: Outputs) -> Callable[..., None]:
+def _recording_hook(outputs: Outputs) -> Callable[..., None]:
     """Return a forward hook that appends a copy of each output to `outputs` under its module."""
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
+        """Append a copy of the output under its module."""
         outputs.setdefault(module, []).append(copies_of(output, 1, 0))
 
     return keep
 
 
-def _again(outputs: Outputs) -> Callable[..., Any]:
+def _replaying_hook(outputs: Outputs) -> Callable[..., Any]:
     """Return a forward hook that replaces each output by a copy of the next recorded one, from the first on.
 
     It raises StopIteration at a call more than were recorded.

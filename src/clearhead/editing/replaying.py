@@ -57,17 +57,21 @@ class Replay:
     """
 
     def __init__(self, model: nn.Module, inputs: object, layers: Sequence[str]) -> None:
+        """Run the model once to record its blocks, and twice to test the replay; false if nothing is replayed.
+
+        `layers` are the paths of the modules to edit. Raises what the model raises in the first run.
+        """
         self._model, self._inputs = model, inputs
         self._thread = threading.get_ident()
         self._clock, self._began = 0, dict[nn.Module, int]()
         self._copies = 1, 0
-        self._attend = _at(model, layers)
+        self._attend = _modules_at(model, layers)
         self._kept: dict[nn.Module, _Replayed] = {}
         self._calls: dict[nn.Module, int] = {}
         blocks = [] if _is_seen(model) else _blocks(model, layers)
         with torch.no_grad(), followed(model), undoing() as undo:
             for each in blocks:
-                _put(undo, each, self._keeping)
+                _replace_forward(undo, each, self._recording)
             tap.register(undo, running.followers, self)
             self.output = called(model, inputs)
         self._kept = {each: kept for each, kept in self._kept.items() if self._calls[each] == 1}
@@ -75,6 +79,7 @@ class Replay:
             self._kept.clear()
 
     def __bool__(self) -> bool:
+        """Return True if a block can be replayed."""
         return bool(self._kept)
 
     @contextmanager
@@ -91,7 +96,7 @@ class Replay:
         with undoing() as undo:
             for module, kept in self._kept.items():
                 if kept.ended < first:
-                    _put(undo, module, self._again)
+                    _replace_forward(undo, module, self._replaying)
             yield
 
     def copies(self, sizes: Collection[tuple[int, int]], count: int) -> int:
@@ -136,16 +141,16 @@ class Replay:
         return all(
             each is None or grows_by_update(each) or _is_rows(each, times * batch)
             for each in leaves
-        ) and _are(_is_close, samples_of(output, rows, times * batch), self.output)
+        ) and _trees_match(_is_close, samples_of(output, rows, times * batch), self.output)
 
     def _holds(self, layers: Sequence[str]) -> bool:
         """Return True if replayed runs from the last and a middle layer have the output of the original run."""
         order = sorted(layers, key=self._begins)
         runs = (self._run([path], self._inputs) for path in (order[-1], order[len(order) // 2]))
-        return all(_are(torch.equal, each, self.output) for each in runs)
+        return all(_trees_match(torch.equal, each, self.output) for each in runs)
 
     def _run(self, layers: Sequence[str], inputs: object, times: int = 1, batch: int = 0) -> Any:
-        """Return the output of a run without edits; None if it raised."""
+        """Return the output of a run without edits that replays blocks as `before` does; None if it raised."""
         try:
             with torch.no_grad(), followed(self._model), self.before(layers, times, batch):
                 return called(self._model, inputs)
@@ -169,32 +174,33 @@ class Replay:
     def leave(self, module: nn.Module, output: Any) -> None:
         """Do nothing; the outputs are kept by the wrappers of the blocks."""
 
-    def _keeping(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that also records output and cache updates of a block, if it changes nothing else.
 
         Not recorded: other threads, arguments that may be written to, and blocks that change arguments or attributes.
         """
 
         def keep(*args: Any, **kwargs: Any) -> Any:
+            """Run the block; record the call if it is in the thread of the replay and can be repeated."""
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
             self._calls[module] = self._calls.get(module, 0) + 1
-            caches, others = _split(args, kwargs)
+            caches, others = _split_caches(args, kwargs)
             is_plain = all(map(_is_plain, others))
-            before = _state(module, others) if is_plain else None
+            before = _versions(module, others) if is_plain else None
             updates: list[list[tuple[Any, Any]]] = [[] for _ in caches]
             with undoing() as undo:
                 for cache, calls in zip(caches, updates, strict=True):
-                    _listen(undo, cache, calls)
+                    _record_updates(undo, cache, calls)
                 output = forward(*args, **kwargs)
-            is_same = before is not None and _is_unchanged(before, _state(module, others))
+            is_same = before is not None and _is_unchanged(before, _versions(module, others))
             if is_same and all(map(_is_plain, _pytree.tree_leaves(output))):
                 self._kept[module] = _Replayed(self._tick(), copies_of(output, 1, 0), updates)
             return output
 
         return keep
 
-    def _again(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _replaying(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that repeats the recorded cache updates of a block and returns copies of its output.
 
         In other threads it runs the block.
@@ -202,9 +208,10 @@ class Replay:
         kept = self._kept[module]
 
         def again(*args: Any, **kwargs: Any) -> Any:
+            """Return copies of the recorded output, after updates of the caches among the arguments."""
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
-            for cache, calls in zip(_split(args, kwargs)[0], kept.updates, strict=True):
+            for cache, calls in zip(_split_caches(args, kwargs)[0], kept.updates, strict=True):
                 for given in calls:
                     some, named = copies_of(given, *self._copies)
                     cache.update(*some, **named)
@@ -226,18 +233,15 @@ def _is_seen(model: nn.Module) -> bool:
     return bool(installing.users()) or is_compiled or any(hooks)
 
 
-def _at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
+def _modules_at(model: nn.Module, layers: Sequence[str]) -> dict[str, nn.Module]:
     """Return the module at each of these paths, without paths that the model does not have."""
     every = dict(model.named_modules(remove_duplicate=False))
     return {path: every[path] for path in layers if path in every}
 
 
 def _blocks(model: nn.Module, layers: Sequence[str]) -> list[nn.Module]:
-    """Return the modules of lists that contain attention, if skipping them cannot be observed.
-
-    Lists without are left out.
-    """
-    attend = {id(each) for each in _at(model, layers).values()}
+    """Return the members of all module lists in which one of `layers` is, without members that are not `_is_alone`."""
+    attend = {id(each) for each in _modules_at(model, layers).values()}
     found: dict[nn.Module, None] = {}
     for some in model.modules():
         if isinstance(some, nn.ModuleList | nn.Sequential) and any(
@@ -261,7 +265,7 @@ def _is_alone(block: nn.Module) -> bool:
     )
 
 
-def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
+def _replace_forward(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
     """Replace the forward of a module by `make(module, forward)`; `undo` gets the step that restores it."""
     forward, own = module.forward, vars(module).get("forward")
     undo.append(
@@ -272,11 +276,12 @@ def _put(undo: list[Any], module: nn.Module, make: Callable[..., Any]) -> None:
     vars(module)["forward"] = make(module, forward)
 
 
-def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
+def _record_updates(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
     """Append copies of the arguments of each update of a cache to `calls`; `undo` gets the step that ends it."""
     update = cache.update
 
     def listening(*args: Any, **kwargs: Any) -> Any:
+        """Record copies of the arguments, and return what `update` of the cache returns."""
         calls.append(copies_of((args, kwargs), 1, 0))
         return update(*args, **kwargs)
 
@@ -284,7 +289,7 @@ def _listen(undo: list[Any], cache: Any, calls: list[tuple[Any, Any]]) -> None:
     vars(cache)["update"] = listening
 
 
-def _split(args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
+def _split_caches(args: Any, kwargs: Any) -> tuple[list[Any], list[Any]]:
     """Split arguments into caches that grow by `update`, and others; both in order."""
     every = [*args, *kwargs.values()]
     caches = [each for each in every if grows_by_update(each)]
@@ -299,14 +304,17 @@ def _is_plain(each: object) -> bool:
     return each is None or is_tensor or isinstance(each, PLAIN)
 
 
-def _state(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
-    """Return the state that a call may change: tensors, containers and attributes, each with its version."""
+def _versions(module: nn.Module, given: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Return what a call of a module may change, each with its version (`_version`).
+
+    These are the attributes and buffers of the module and those inside, and the leaves of its arguments `given`.
+    """
     held = [each for one in module.modules() for each in vars(one).values()]
     held += [each for one in module.modules() for each in one.buffers(recurse=False)]
-    return [(each, _mark(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]
+    return [(each, _version(each)) for each in [*held, *_pytree.tree_leaves(list(given))]]
 
 
-def _mark(each: Any) -> int:
+def _version(each: Any) -> int:
     """Return the version of a tensor, the length of a list, dict or set, and 0 for any other object."""
     if isinstance(each, Tensor):
         return each._version
@@ -320,7 +328,7 @@ def _is_unchanged(before: Sequence[tuple[Any, int]], after: Sequence[tuple[Any, 
     )
 
 
-def _are(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
+def _trees_match(alike: Callable[[Tensor, Tensor], bool], one: Any, other: Any) -> bool:
     """Return True if two trees have as many leaves, of like types and shapes, and `alike` holds for all tensors."""
     some, others = _pytree.tree_leaves(one), _pytree.tree_leaves(other)
     return len(some) == len(others) and all(

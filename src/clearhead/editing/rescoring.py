@@ -91,7 +91,7 @@ def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
 
 
 def number_of_queries(call: Problem, rows: Tensor) -> Tensor:
-    """Return the number of queries of all samples and heads among these rows, int64, ()."""
+    """Return the number of queries of all samples and heads that are True in `rows` (see `touched`), int64, ()."""
     return rows.sum() * (call.batch // rows.shape[0]) * (call.num_heads // rows.shape[1])
 
 
@@ -124,7 +124,10 @@ def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
 
 
 def _if_small(call: Problem, some: slice) -> slice:
-    """Return the slice of queries, or a slice of all if their mask or bias would be too large as a tensor."""
+    """Return the slice of queries, or a slice of all.
+
+    All are taken where mask or bias of the slice would be too large as a tensor, and where ranks share the call.
+    """
     leading = 1 if call.mask is None else call.mask.leading[0] * call.mask.leading[1]
     leading = leading if call.bias is None else max(leading, call.num_heads)
     is_large = (some.stop - some.start) * leading * call.kv_len > PORTION

@@ -191,8 +191,8 @@ def _attention(
     """Run attention as transformers calls it, and return the context and the weights.
 
     Returns:
-        The context, (batch, query_len, num_heads, value_head_dim), and the matrix if the model was
-        asked for its attentions, else None.
+        The context, (batch, query_len, num_heads, value_head_dim), and the matrix if the
+        attentions were requested, else None.
 
     Raises:
         UnsupportedError: code `model.positions`, for the middle of a text that ranks may share; and as `read_call`.

@@ -165,7 +165,7 @@ def load_for_pictures(
 def _loaded(
     name: str | None, *, logits: bool = False, progress: bool
 ) -> tuple[str, str, dict[str, Any], Any]:
-    """Return the place of a model, its name, the options to load more from there, and the model.
+    """Return the place of a model (None: the sample `minilm`), its name, the options to load more from there, and it.
 
     Raises MissingExtraError without transformers, and ModelError if there is no such model, it cannot be loaded,
     weights are missing or, with `logits`, it makes none.

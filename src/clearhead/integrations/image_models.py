@@ -52,7 +52,7 @@ class ImageModel:
     """A model that reads pictures, with its processor.
 
     Attributes:
-        name: what it was asked for by.
+        name: the requested name.
         model: in eval mode, on the CPU. Of a model that reads text as well it is the part for pictures.
         processor: the image processor of transformers.
         part: True for a part of a model.
@@ -142,7 +142,7 @@ class PicturedModel:
     """A model that reads pictures in a text, with its processor.
 
     Attributes:
-        name: what it was asked for by.
+        name: the requested name.
         model: in eval mode, on the CPU.
         processor: the processor of transformers, of pictures and texts.
     """

@@ -40,9 +40,11 @@ class SentenceEncoder(nn.Module):
         width, inner = config["hidden_size"], config["intermediate_size"]
 
         def norm() -> nn.LayerNorm:
+            """Return a new norm of the model's width."""
             return nn.LayerNorm(width, config["layer_norm_eps"])
 
         def table(size: str) -> nn.Embedding:
+            """Return a new embedding, without values, with `config[size]` rows."""
             # A normal draw on the meta device imports the compiler of PyTorch, which takes two seconds.
             return nn.Embedding(config[size], width, _weight=torch.empty(config[size], width))
 
@@ -107,9 +109,13 @@ class PackagedTokenizer:
         name_or_path: the folder, as a string.
         backend_tokenizer: the tokenizer of the package `tokenizers`.
         all_special_ids: the ids of [CLS], [SEP] and the others that are not of a text.
+
+    Raises:
+        MissingExtraError: if tokenizers is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Read `tokenizer.json` in the folder; MissingExtraError if the package tokenizers is not installed."""
         with importing("tokenizers", extra="models", purpose="reading with a model"):
             import tokenizers
 

@@ -58,9 +58,9 @@ class LongReading(NamedTuple):
         layers: the path of the module that attended, in order; one that attended twice stands twice.
         heads: how many query heads each of them has.
         summaries: by the number of the layer, the summary of its attention, with roles: of all
-            layers, or of the one that was asked for.
+            layers, or of the requested one.
         seen: what was kept, which can be saved: the summaries of all layers, or the matrix of the
-            one that was asked for.
+            requested one.
         page: None, as of a text without pictures.
     """
 
@@ -77,7 +77,7 @@ class TextModel:
     """A model that reads text, with its tokenizer.
 
     Attributes:
-        name: what it was asked for by.
+        name: the requested name.
         model: in eval mode, on the CPU. Of a model with encoder and decoder it is the encoder.
         tokenizer: the tokenizer of transformers, or of the packaged model.
         encoder_only: True for half of a model that also has a decoder.
@@ -269,6 +269,7 @@ def _steps(
     done = 0
 
     def step(module: nn.Module, inputs: object, output: object) -> None:
+        """Count a call of one of the modules and report the share; no-op for other modules."""
         nonlocal done
         if id(module) in ends:
             done += 1
@@ -341,7 +342,7 @@ def _from_bytes(token: str) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level token stands for.
+    """Return the byte that each letter of a byte-level token represents.
 
     Printable bytes are themselves. The others are, in order, the letters from U+0100 on (Radford et al., 2019).
     """

@@ -70,7 +70,7 @@ class TransformersAdapter(Adapter):
         """Call the layer with the arguments of the module that it replaces, and return what that module returned.
 
         That is (output, weights), or (output, position bias, weights) for T5; weights are None unless the model is
-        eager, and an MPT or asked for them. Keys and values go to the model's cache, if it gives one.
+        eager, and an MPT or they were requested. Keys and values go to the model's cache, if it gives one.
 
         Raises:
             UnsupportedError: codes `convert.option`, for an option of a part that has no place in the model,
@@ -153,7 +153,8 @@ class TransformersAdapter(Adapter):
     ) -> tuple[Tensor, Tensor]:
         """Return query and key after the parts of the layer, at the positions of the model.
 
-        `seen` tokens come earlier. Raises as `_turned` if a part rotates.
+        `seen` is the number of earlier tokens. UnsupportedError, code `convert.positions`, if a part rotates and
+        `turns` is None.
         """
         for part in self.layer.parts:
             if isinstance(part, Rotary):
@@ -301,6 +302,7 @@ def trials(model: nn.Module) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> Tensor:
+        """Return normal random numbers of this shape, with the device and dtype of the model."""
         return torch.randn(shape, generator=generator).to(like.device, like.dtype)
 
     given: dict[str, Any] = {}
@@ -336,9 +338,9 @@ def _features(model: Any, pixel_values: Tensor | None) -> Any:
 
 
 def run_in_steps(model: nn.Module, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs of a model for a text in two pieces, with its KV cache.
+    """Return a list of the first output of a model for each of two pieces of a text, with its KV cache.
 
-    [] if it has none or the inputs no text.
+    [] if the model has no cache, or the inputs no text or no `use_cache`.
     """
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     kept = cache_of(inspect.signature(type(model).forward).parameters) or CACHES[0]

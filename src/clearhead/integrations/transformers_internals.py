@@ -1,7 +1,7 @@
 """The private parts of transformers; each use has a test.
 
 A part that a version does not have is not known: a mask is then materialised, and the attentions of
-a model are made whether it was asked for them or not.
+a model are made whether they are requested or not.
 """
 
 import inspect
@@ -111,6 +111,7 @@ def check_when_made(check: Callable[[type[Any], object], None]) -> None:
 
     @wraps(original)
     def checked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        """Call `check`, and return what the original method returns."""
         check(type(self), requested_attention)
         return original(self, requested_attention, *args, **kwargs)
 

@@ -52,7 +52,10 @@ class DropoutAttention(DropoutProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x.
+
+        Weights are dropped in training mode only. Raises MaskError if the mask does not fit.
+        """
         query, key, value = self.project(x, context)
         visible, scale = self.visible(query, key), query.shape[-1] ** -0.5
         return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)

@@ -81,7 +81,8 @@ class Projections(Rung):
             query: (embed_dim, head_dim), to be used as `x @ query`: the transpose of nn.Linear's.
             key: (context_dim, head_dim).
             value: (context_dim, value_head_dim).
-            others: `query_bias`, `key_bias` and `value_bias`, (width,), for a rung with bias=True.
+            others: `query_bias`, `key_bias` and `value_bias`, (width,), for a rung with bias=True; of `SplitHeads` also
+                `output`, (num_heads · value_head_dim, output_dim), and `output_bias`. None leaves one out.
 
         Raises:
             RuntimeError: of PyTorch's load_state_dict, for one missing, too many, or of another shape.

@@ -25,7 +25,10 @@ class MaskedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x."""
+        """Return every stage between x, (tokens, embed_dim), and its contexts; keys are of `context`, by default x.
+
+        Raises MaskError if the mask does not fit.
+        """
         query, key, value = self.project(x, context)
         scale = query.shape[-1] ** -0.5
         return compute(query, key, value, scale=scale, visible=self.visible(query, key))

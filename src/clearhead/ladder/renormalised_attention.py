@@ -18,7 +18,7 @@ from clearhead.stages import Stages, compute
 def hide(
     weights: Float[Tensor, "*batch query_len kv_len"], visible: Bool[Tensor, "..."]
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """Return the weights with 0 where a query may not attend; rows with hidden keys add up to less than 1.
+    """Return the weights with 0 where `visible` is False; rows with hidden keys add up to less than 1.
 
     Example:
         >>> import torch, clearhead as ch
@@ -56,7 +56,10 @@ class RenormalisedAttention(MaskedProjections):
     """
 
     def stages(self, x: Tokens, context: Context | None = None) -> Stages:
-        """Return every stage; the mask is applied to the weights alone, and hidden pairs keep their scores."""
+        """Return every stage; the mask is applied to the weights alone, and hidden pairs keep their scores.
+
+        Keys are of `context`, by default x. Raises MaskError if the mask does not fit.
+        """
         query, key, value = self.project(x, context)
         steps = compute(query, key, value, scale=query.shape[-1] ** -0.5)
         visible = self.visible(query, key)

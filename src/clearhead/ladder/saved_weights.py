@@ -75,6 +75,8 @@ def from_tutorial(
 def _rung(saved: Mapping[str, Tensor], num_heads: int | None, dropout: float | None) -> Rung:
     """Return the rung with these saved weights of one model, or of one head of `ConcatenatedHeads`.
 
+    A `dropout` that is not None makes a single head a `BatchedAttention`.
+
     Raises:
         ArgumentError: code `tutorial.names`, for names that no tutorial has, or without query, key or value; code
             `tutorial.heads`, unless `num_heads` is given exactly for weights with an output projection.

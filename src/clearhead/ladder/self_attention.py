@@ -27,6 +27,7 @@ class SelfAttention(Rung):
         ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `init.value`.
 
     Example:
+        >>> import torch
         >>> from clearhead.ladder import EXAMPLE_EMBEDDINGS
         >>> _ = torch.manual_seed(123)
         >>> SelfAttention(3, head_dim=2)(EXAMPLE_EMBEDDINGS)[1]

@@ -62,4 +62,5 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker knows what is not there
 
     def __getattr__(name: str) -> Any:
+        """Raise AttributeError for a name that the package lacks, with its equivalent here if there is one."""
         raise lazy.no_name(__name__, name)

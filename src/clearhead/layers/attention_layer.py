@@ -89,7 +89,7 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def _project(self, call: LayerCall) -> Projected:
-        """Return query, key, value, all before rotation, and the part of the query that is never rotated, or None."""
+        """Return query, key, value and the query's part that is never rotated or None: (batch, heads, tokens, dim)."""
 
     def _expand(
         self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
@@ -174,7 +174,7 @@ class AttentionLayer(nn.Module, ABC):
         return plan_for(self._problem(_on_a_copy(call)), kernel)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
-        """Return the contexts, (batch, num_heads, tokens, dim), transformed by the parts, joined and projected."""
+        """Return the output, (batch, tokens, output_dim): contexts after the parts, heads concatenated, projected."""
         for part in self.parts:
             context = part.transform_context(context, x)
         return self.output_projection(context.transpose(1, 2).flatten(2))
@@ -259,6 +259,7 @@ class AttentionLayer(nn.Module, ABC):
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
+            """Return the checked call of this rank, and text that must be equal on all ranks; or raise."""
             here = local_tokens("x", x, pair[0])
             there = local_tokens("context", context, pair[1])
             also = [name for name, other in alone.items() if other is not None]
@@ -282,11 +283,11 @@ class AttentionLayer(nn.Module, ABC):
     def _posed(
         self, call: LayerCall, projected: Projected | None = None
     ) -> tuple[Heads, dict[str, Any]]:
-        """Return the heads of a call, and the options of `attend` for them; the cache, if any, appends the tokens.
+        """Return the heads of a call, and mask, dropout and options of its parts by name; a cache appends the tokens.
 
         Args:
             call: the call.
-            projected: x and the source as they were projected and transformed; None to do both here.
+            projected: query, key and value as they were projected and transformed; None to do both here.
         """
         query, key, value, unrotated = projected or self._project(call)
         if call.positions is not None and projected is None:
@@ -320,7 +321,7 @@ class AttentionLayer(nn.Module, ABC):
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
-        """Return the problem of a call to a kernel; the cache of the call, if any, appends the tokens."""
+        """Return the problem of a call to a kernel; the cache, if any, appends the tokens; `projected` as `_posed`."""
         heads, options = self._posed(call, projected)
         real, cache, is_cross, _ = call.keys
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite

@@ -158,7 +158,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (self.bias_k is not None) + bool(self.add_zero_attn)
 
     def _check_inputs(self, given: dict[str, Any]) -> None:
-        """Raise ShapeError, code `drop-in.shape`, unless query, key and value, in this order, fit the module.
+        """Raise ShapeError, code `drop-in.shape`, unless the module fits query, key and value: `given`, in this order.
 
         Raises ArgumentTypeError, code `NAME.type`, for what is no tensor.
         """
@@ -215,7 +215,8 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> tuple[Mask | None, Tensor | None]:
         """Return the mask from bool masks, and the tensor to add to the scores from floating ones.
 
-        Each is None if there is none. Keys that the module appends are visible to all. Raises as `_check_mask` does.
+        Each is None if there is none. `attn_mask` and `padded` are those of `forward`, with a batch; query and key are
+        heads. Keys that the module appends are visible to all. Raises as `_check_mask` does.
         """
         batch, heads, query_len, _ = query.shape
         kv_len = key.shape[2] - self._extra

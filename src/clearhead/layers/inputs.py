@@ -312,6 +312,7 @@ class Rollback:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
+        """Restore the attributes of the cache if the block raised; the error passes."""
         if kind is not None and self.is_armed:
             vars(self.cache).update(self.before)
 

@@ -204,7 +204,7 @@ class LatentAttention(AttentionLayer):
         return self._merge_heads(context, call.x)
 
     def _absorbs(self, cache: Cache) -> bool:
-        """Return True if the cache has tokens, and key and value projection are plain matrices: no bias, no hook."""
+        """Return True if the cache has had tokens, and key and value projection are matrices: no bias, no hook."""
         # Keys and values must be a matrix times the latent, with no hook on it.
         return cache._layout is not None and all(
             is_plain_linear(each)

@@ -103,12 +103,12 @@ class MaskByPosition(Mask):
 
     @property
     def batch(self) -> int | None:
-        """The number of rows with different positions, or the batch of the mask; None if one row is for all."""
+        """The batch of the mask, or else the number of rows with different positions; None if one row is for all."""
         return self.positions.rows() if self.mask.batch is None else self.mask.batch
 
     @property
-    def device(self) -> torch.device | None:
-        """The device of the positions; never None."""
+    def device(self) -> torch.device:
+        """The device of the positions."""
         return self.positions.key.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -118,7 +118,7 @@ class MaskByPosition(Mask):
         return self.mask.visible(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
-        """Return the mask as text."""
+        """Return the inner mask as text, followed by "by position"."""
         return f"{self.mask.describe()} by position"
 
 
@@ -140,11 +140,11 @@ class BiasByPosition(ByPair):
         return self.bias.may_hide
 
     def check(self, extent: Extent) -> None:
-        """Raise an error if the bias does not fit an extent."""
+        """Raise the error of the inner bias if it does not fit a call of these sizes."""
         self.bias.check(extent)
 
     def within(self, dtype: torch.dtype) -> Bias:
-        """Return the bias in the precision used for scores of `dtype`."""
+        """Return a copy with the inner bias in the precision used for scores of `dtype`."""
         return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -153,7 +153,7 @@ class BiasByPosition(ByPair):
         return self.bias.at(query, key, extent._replace(query_len=extent.kv_len))
 
     def describe(self) -> str:
-        """Return the bias as text."""
+        """Return the inner bias as text, followed by "by position"."""
         return f"{self.bias.describe()} by position"
 
 

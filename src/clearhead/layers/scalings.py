@@ -40,6 +40,7 @@ class Scaling(ABC):
         return 1.0
 
     def __post_init__(self) -> None:
+        """Raise ArgumentError, `scaling.value`, unless factor is 1 or more and original_len, if any, is 2 or more."""
         for name, least in (("factor", 1), ("original_len", 2)):
             number = getattr(self, name, least)
             if not is_number(number) or not least <= number < math.inf:
@@ -164,6 +165,7 @@ class Yarn(Scaling):
     truncate: bool = True
 
     def __post_init__(self) -> None:
+        """Raise ArgumentError, `scaling.value`, as `Scaling`, and unless 0 < slow < fast < ∞."""
         super().__post_init__()
         _check_order("slow", self.slow, "fast", self.fast)
 
@@ -182,7 +184,7 @@ class Yarn(Scaling):
         pairs = len(frequencies)
 
         def pair(turns: float) -> float:
-            """The pair that makes this many turns over a text of the training."""
+            """Return the index of the pair, as a real number, that makes `turns` turns over a text of the training."""
             return pairs * math.log(self.original_len / (2 * math.pi * turns)) / math.log(base)
 
         first, last = pair(self.fast), pair(self.slow)
@@ -222,6 +224,7 @@ class Llama3(Scaling):
     high: float = 4.0
 
     def __post_init__(self) -> None:
+        """Raise ArgumentError, `scaling.value`, as `Scaling`, and unless 0 < low < high < ∞."""
         super().__post_init__()
         _check_order("low", self.low, "high", self.high)
 
@@ -275,7 +278,7 @@ class LongRope(Scaling):
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
         """Return the frequencies divided by `long` if length > original_len, else by `short`.
 
-        ArgumentError, `scaling.pairs`.
+        Raises ArgumentError, code `scaling.pairs`, unless both have one factor a pair.
         """
         if not len(self.short) == len(self.long) == len(frequencies):
             raise ArgumentError(

@@ -28,7 +28,10 @@ class _Pair(Mask, ABC):
     right: Mask
 
     def __post_init__(self) -> None:
-        """Raise MaskError or DeviceError if the masks cannot be combined."""
+        """Raise MaskError if batch or heads differ, or one is `cross` and one counts through the whole row.
+
+        Raises DeviceError if they are on different devices.
+        """
         left, right = self.left, self.right
         for name in ("batch", "heads"):
             a = getattr(left, name)

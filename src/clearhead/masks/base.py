@@ -114,7 +114,7 @@ class Mask(Filed, ABC):
         return None
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that is all that every query sees; None if that differs or is unknown, as here."""
+        """Return the run of keys that every query sees, if all see exactly these; None if not or unknown, as here."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
@@ -148,7 +148,7 @@ class Mask(Filed, ABC):
             device: where to put the tensor; None is where the mask is, or the CPU.
 
         Returns:
-            bool of shape (query_len, kv_len), or (batch, num_heads or 1, query_len, kv_len) for a
+            bool of shape (query_len, kv_len), or (batch or 1, num_heads or 1, query_len, kv_len) for a
             mask that differs between samples or heads.
 
         Raises:
@@ -319,28 +319,34 @@ class Mask(Filed, ABC):
 
     # What combines masks is made of them, and so imported here and not above.
     def __and__(self, other: "Mask") -> "Mask":
+        """Return the mask that shows what both show; raise ArgumentTypeError, code `mask.type`, for no mask."""
         from clearhead.masks.algebra import And
 
         return And(self, check_mask(other))
 
     def __or__(self, other: "Mask") -> "Mask":
+        """Return the mask that shows what one of them shows; raise ArgumentTypeError, code `mask.type`, for no mask."""
         from clearhead.masks.algebra import Or
 
         return Or(self, check_mask(other))
 
     def __invert__(self) -> "Mask":
+        """Return the mask that shows what this one hides."""
         from clearhead.masks.algebra import Not
 
         return Not(self)
 
     # Reached where the left operand is no mask.
     def __rand__(self, other: "Mask") -> "Mask":
+        """Raise ArgumentTypeError, code `mask.type`, since the left operand is no mask."""
         return check_mask(other) & self
 
     def __ror__(self, other: "Mask") -> "Mask":
+        """Raise ArgumentTypeError, code `mask.type`, since the left operand is no mask."""
         return check_mask(other) | self
 
     def __bool__(self) -> bool:
+        """Raise ArgumentTypeError, code `mask.truth`: a mask is neither true nor false."""
         raise ArgumentTypeError(
             "mask.truth",
             "a mask is neither true nor false; combine masks with &, | and ~, "
@@ -348,6 +354,7 @@ class Mask(Filed, ABC):
         )
 
     def __repr__(self) -> str:
+        """Return `describe()`, and below it the drawing of a small mask."""
         query_len, kv_len = self.sizes() or (REPR_TOKENS, REPR_TOKENS)
         batch, heads = self.leading
         unreadable = self.device is not None and self.device.type == "meta"

@@ -63,7 +63,10 @@ class BlockMap(Drawn):
         return self.kinds == FULL
 
     def __repr__(self) -> str:
-        """Return the numbers of full, partial and empty blocks, and a drawing of up to 64 × 64 blocks."""
+        """Return the numbers of full, partial and empty blocks as text, and a drawing of up to 64 × 64 blocks.
+
+        A map that differs between samples or heads is not drawn.
+        """
         rows, columns = self.kinds.shape[-2:]
         counts = ", ".join(
             f"{int((self.kinds == kind).sum())} {name}"
@@ -131,9 +134,8 @@ def _count_from_spans(
 ) -> Tensor | None:
     """Return the visible pairs per block, int64, (batch or 1, 1, query_blocks, kv_blocks).
 
-    None if the mask has no spans, more than BITS parts that hide the same keys from every query, or too many sets of
-    keys. Keys in the same of these parts are counted together, in the expression with `full()` for the parts that they
-    are in and `~full()` for the others.
+    None if the mask has no spans even where its `columns` are known, if these are more than BITS, or if they make more
+    than KEY_SETS_WORTH_COUNTING different sets of keys.
     """
     extent = mask.extent(query_len, kv_len)
     device = extent.device
@@ -147,6 +149,7 @@ def _count_from_spans(
     classes = parts_of_key.unique().tolist() if columns else [0]
     if len(classes) > KEY_SETS_WORTH_COUNTING:
         return None
+    # Keys of one set are counted together: their parts show every key, and the other parts none.
     every, none = full(), ~full()
     total: Tensor | None = None
     for parts in classes:
@@ -198,7 +201,7 @@ def _count(
     last = ((stop - 1) // kv_block).clamp(min=0)
 
     def keys_between(low: Tensor, high: Tensor) -> Tensor:
-        """Return the number of marked keys in [low, high) of each run; 0 for empty runs."""
+        """Return the number of marked keys in [low, high) of each run, (rows, runs of all queries); 0 if empty."""
         return (before.gather(1, high) - before.gather(1, low)).mul(nonempty)
 
     one_block = first == last

@@ -56,7 +56,7 @@ class Positioned(Mask):
         """
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys, maybe empty, that is all that every query sees.
+        """Return the run of keys, maybe empty, that every query sees, if all see exactly these.
 
         None if the first and the last query see different keys, or if the offset is a tensor.
         """
@@ -83,7 +83,7 @@ class Causal(Positioned, kind="causal"):
         offset = self.offset_for(extent, -1, 1, 1, 1)
         return key_index <= query_index + offset
 
-    def spans(self, extent: Extent) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans:
         """Return one run for each query: the keys up to its own position, clipped to kv_len; one row per offset."""
         query = torch.arange(extent.query_len, device=extent.device)
         position = query[None] + self.offset_for(extent, -1, 1)

@@ -36,12 +36,12 @@ class Dense(Mask, kind="dense"):
         return None if self.tensor.shape[1] == 1 else self.tensor.shape[1]
 
     @property
-    def device(self) -> torch.device | None:
+    def device(self) -> torch.device:
         """The device of the tensor."""
         return self.tensor.device
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the query_len and kv_len of the tensor, 1 where it fits any; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the query_len and kv_len of the tensor, 1 where it fits any."""
         return self.tensor.shape[2], self.tensor.shape[3]
 
     def check(self, extent: Extent) -> None:
@@ -68,10 +68,10 @@ class Dense(Mask, kind="dense"):
             )
 
     def common_run(self, extent: Extent) -> slice | None:
-        """Return the run of keys that is all that every query sees.
+        """Return the run of keys that every query sees, if all see exactly these.
 
-        None if queries differ or have gaps, and for many queries, one column for all keys, or values that cannot be
-        read.
+        None if queries differ or have gaps, and for more than MOST_ROWS rows in all, one column for all keys, or values
+        that cannot be read.
         """
         is_few = self.tensor.shape[:3].numel() <= MOST_ROWS
         is_read = is_few and self.tensor.shape[3] == extent.kv_len

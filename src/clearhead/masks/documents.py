@@ -17,7 +17,7 @@ from clearhead._common.torch_internals import is_concrete
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask, check_mask
-from clearhead.masks.each_document import EachDocument, way_out
+from clearhead.masks.each_document import EachDocument, advice_for_rest
 from clearhead.masks.full import full
 from clearhead.masks.spans import Extent, Spans
 
@@ -45,14 +45,14 @@ class Documents(Mask, kind="documents"):
         """The device of the ids, or None if they were given as plain numbers and fit any."""
         return None if self.follows else self.ids.device
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the number of tokens, as query_len and as kv_len; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of tokens, as query_len and as kv_len."""
         return self.ids.shape[-1], self.ids.shape[-1]
 
     def check(self, extent: Extent) -> None:
-        """Raise MaskError unless there are as many ids as keys, and not more queries, or for another batch.
+        """Raise MaskError for another batch, another number of keys than of ids, or more queries than keys.
 
-        DeviceError for another device.
+        Raises DeviceError if the ids were given as a tensor on another device.
         """
         super().check(extent)
         _, _, query_len, kv_len, device, _ = extent
@@ -61,7 +61,7 @@ class Documents(Mask, kind="documents"):
             raise MaskError(
                 "mask.kv-len",
                 f"the mask {self.describe()} is for {known} keys, the last of which are also the "
-                f"queries; there are query_len={query_len}, kv_len={kv_len}.{way_out(known, kv_len)}",
+                f"queries; there are query_len={query_len}, kv_len={kv_len}.{advice_for_rest(known, kv_len)}",
             )
         if not self.follows and self.ids.device != device:
             raise DeviceError(
@@ -255,7 +255,8 @@ def documents(
 def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
     """Return the mask of a copy of document ids.
 
-    Raise MaskError unless they are integers, (tokens,) or (batch, tokens).
+    Raises MaskError unless they are integers, (tokens,) or (batch, tokens); ArgumentTypeError for a nested or sparse
+    tensor.
     """
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
@@ -302,9 +303,10 @@ def _lengths(lengths: object, name: str) -> list[int]:
 
 
 def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
-    """Return the integers of a sequence or tensor, None if one is no integer, and the input, a tensor as a list.
+    """Return the list of integers in an argument, and the argument itself, a tensor as a list.
 
-    Raises ArgumentTypeError or DeviceError for a tensor whose entries cannot be read.
+    The first is None for anything but a sequence or tensor of integers. `name` is the argument's, for errors: raises
+    ArgumentTypeError for a nested or sparse tensor, DeviceError for one without entries, as on the meta device.
     """
     plain = given
     if isinstance(given, Tensor):

@@ -39,7 +39,7 @@ class EachDocument(Mask, kind="each_document"):
     key_lengths: list[int]
 
     def __post_init__(self) -> None:
-        """Raise MaskError if the inner mask or the lengths are not those of packed documents."""
+        """Raise MaskError unless the inner mask fits any length, and queries have as many lengths, from 0, as keys."""
         for each in leaves(self.mask):
             goes = isinstance(each, Positioned) and each.offset is None
             if not (goes or (isinstance(each, Full | Prefix) and each.batch is None)):
@@ -69,9 +69,10 @@ class EachDocument(Mask, kind="each_document"):
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """Of the queries and of the keys: the document of each and its position there, int64, (2, tokens), on the CPU.
+        """A tensor for the queries and one for the keys, int64, (2, tokens), on the CPU; cached.
 
-        Computed once, before a compiler traces, because cached values are not traced.
+        Row 0 is the index of the document of each token, row 1 its position in the document, where the last query has
+        the position of the last key. A mask is made with it, so that no compiler traces it.
         """
         first = [keys - queries for queries, keys in self._pairs]
         none = [0] * len(first)
@@ -82,8 +83,8 @@ class EachDocument(Mask, kind="each_document"):
         """The number of queries and keys of each document, as pairs."""
         return list(zip(self.query_lengths, self.key_lengths, strict=True))
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the numbers of queries and of keys of all documents; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the numbers of queries and of keys of all documents."""
         return self._totals
 
     def check(self, extent: Extent) -> None:
@@ -94,7 +95,7 @@ class EachDocument(Mask, kind="each_document"):
             raise MaskError(
                 "mask.kv-len",
                 f"the mask {self.describe()} is for {queries} queries and {keys} keys; there are "
-                f"query_len={query_len}, kv_len={kv_len}.{way_out(keys, kv_len)}",
+                f"query_len={query_len}, kv_len={kv_len}.{advice_for_rest(keys, kv_len)}",
             )
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
@@ -155,7 +156,7 @@ class EachDocument(Mask, kind="each_document"):
         return f"documents(lengths={keys}{queries}{mask})"
 
 
-def way_out(known: int, kv_len: int) -> str:
+def advice_for_rest(known: int, kv_len: int) -> str:
     """Return advice, with a leading space, for documents that end before the keys do; "" if they do not.
 
     Args:
@@ -163,7 +164,7 @@ def way_out(known: int, kv_len: int) -> str:
         kv_len: the number of keys.
 
     Example:
-        >>> way_out(5, 8)
+        >>> advice_for_rest(5, 8)
         ' Let what comes behind them, such as padding, be a document of its own, of length 3.'
     """
     if known >= kv_len:
@@ -181,7 +182,10 @@ def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
 
 
 def _places_of(lengths: list[int], first: list[int]) -> Tensor:
-    """Return the document of each token and its position there, int64, (2, tokens); `first` has each start position."""
+    """Return the index of the document of each token and its position there, int64, (2, tokens), on the CPU.
+
+    `first` has the position of the first token of each document.
+    """
     tokens = sum(lengths)
     counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
     documents = torch.arange(len(lengths), device="cpu").repeat_interleave(

@@ -20,11 +20,11 @@ class Full(Mask, kind="full"):
         pairs, _ = torch.broadcast_tensors(query_index, key_index)
         return torch.ones((), dtype=torch.bool, device=key_index.device).expand(pairs.shape)
 
-    def spans(self, extent: Extent) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans:
         """Return one run of all keys for each query."""
         return every_key(extent)
 
-    def common_run(self, extent: Extent) -> slice | None:
+    def common_run(self, extent: Extent) -> slice:
         """Return the run of all keys."""
         return slice(0, extent.kv_len)
 

@@ -66,7 +66,7 @@ class PaddedTo(Mask, kind="padded_to"):
             return key_index < lengths
         return key_index >= extent.kv_len - lengths
 
-    def spans(self, extent: Extent) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans:
         """Return one run for each query: the real tokens of its row, clipped to kv_len; one row per length."""
         _, _, query_len, kv_len, device, _ = extent
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
@@ -130,12 +130,12 @@ class Valid(Mask, kind="valid"):
         return None if self.valid.ndim == 1 else self.valid.shape[0]
 
     @property
-    def device(self) -> torch.device | None:
+    def device(self) -> torch.device:
         """The device of the tensor."""
         return self.valid.device
 
-    def sizes(self) -> tuple[int, int] | None:
-        """Return the number of keys, as query_len and as kv_len, though any number of queries fits; never None."""
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of keys, as query_len and as kv_len, though any number of queries fits."""
         return self.valid.shape[-1], self.valid.shape[-1]
 
     def check(self, extent: Extent) -> None:
@@ -258,7 +258,8 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
 def _valid(valid: Tensor, side: Side | None) -> Mask:
     """Return the mask of a copy of a bool tensor that is True at real tokens.
 
-    Raises MaskError unless it has one or two dimensions, ArgumentError if a side is given.
+    Raises MaskError unless it has one or two dimensions, ArgumentError if a side is given, ArgumentTypeError for a
+    nested or sparse tensor.
     """
     if side is not None:
         raise ArgumentError(

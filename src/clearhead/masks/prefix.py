@@ -38,7 +38,7 @@ class Prefix(Mask, kind="prefix"):
         """Return a bool tensor, True for each pair whose key is in the prefix; as `Mask.visible` describes."""
         return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
 
-    def spans(self, extent: Extent) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans:
         """Return one run for each query: the keys of the prefix, clipped to kv_len."""
         start = torch.zeros(1, extent.query_len, dtype=torch.int64, device=extent.device)
         return one_run(start, start + self.length.on(extent.device, -1, 1), extent.kv_len)

@@ -34,7 +34,7 @@ class SlidingWindow(Positioned, kind="sliding_window"):
             seen = seen & (distance <= self.right)
         return seen
 
-    def spans(self, extent: Extent) -> Spans | None:
+    def spans(self, extent: Extent) -> Spans:
         """Return one run for each query: the keys of its window, clipped to kv_len; one row per offset."""
         query, kv_len = torch.arange(extent.query_len, device=extent.device), extent.kv_len
         position = query[None] + self.offset_for(extent, -1, 1)

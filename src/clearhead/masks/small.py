@@ -37,7 +37,7 @@ EMPTY: Answers = {}
 """Stands for the answers of a mask that has none."""
 
 QUESTION = "question"
-"""The place of its question among the answers of a mask."""
+"""The place of its `mask_key` among the answers of a mask."""
 
 NUMBERS: dict[type, tuple[str, ...]] = {
     Causal: ("offset",),
@@ -59,7 +59,7 @@ COPIES = (Valid, PaddedTo, Documents)
 """Masks whose tensor is a copy of the user's."""
 
 
-def question(mask: object) -> Hashable | None:
+def mask_key(mask: object) -> Hashable | None:
     """Return the kind and the numbers of a mask as a hashable key; None for a mask with a part that is not in NUMBERS.
 
     A tensor is represented by its shape and device, so that equal keys do not mean equal masks.
@@ -74,7 +74,7 @@ def question(mask: object) -> Hashable | None:
             numbers += type(part), part
         elif type(part) is Tensor:
             numbers += part.shape, part.device
-        elif (inner := question(part)) is not None:
+        elif (inner := mask_key(part)) is not None:
             numbers.append(inner)
         else:
             return None
@@ -82,7 +82,7 @@ def question(mask: object) -> Hashable | None:
 
 
 def has_tensor(mask: Mask) -> bool:
-    """Return False if the `question` of a mask determines it; True if it may hold a tensor.
+    """Return False if the `mask_key` of a mask determines it; True if it may hold a tensor.
 
     False only for combinations by & and | of causal and sliding-window masks without an offset per sample.
     """
@@ -98,7 +98,10 @@ Path = tuple[str, ...]
 
 
 def conjuncts(mask: Mask, path: Path = ()) -> Iterator[tuple[Path, Mask]]:
-    """Yield the masks that a mask combines by &, each with its path; one without a tensor is not taken apart."""
+    """Yield (path, mask) for each mask that a mask combines by &; one for which `has_tensor` is False stays whole.
+
+    A path is `path` and the names of the attributes that lead to the part, such as ("left", "right").
+    """
     if type(mask) is And and has_tensor(mask):
         yield from conjuncts(mask.left, (*path, "left"))
         yield from conjuncts(mask.right, (*path, "right"))
@@ -107,7 +110,10 @@ def conjuncts(mask: Mask, path: Path = ()) -> Iterator[tuple[Path, Mask]]:
 
 
 def hide(added: Tensor, mask: Mask, extent: Extent) -> Tensor:
-    """Return a tensor that is added to the scores with −∞ where the mask hides a key from a query."""
+    """Return a new tensor with −∞ where the mask hides a key from a query, and the entries of `added` elsewhere.
+
+    `added` is a tensor to add to the scores; it broadcasts with (batch or 1, heads or 1, queries, keys).
+    """
     visible = mask.block(slice(0, extent.query_len), slice(0, extent.kv_len), extent)
     return torch.where(visible, added, HIDDEN)
 
@@ -118,7 +124,7 @@ def shown_small(mask: Mask, extent: Extent) -> tuple[Tensor, Tensor | None]:
     The second is (…, queries, 1). The row of a query that sees nothing is all True. The result of a mask without a
     tensor is cached.
     """
-    asked = None if has_tensor(mask) else (question(mask), extent.query_len, extent.kv_len)
+    asked = None if has_tensor(mask) else (mask_key(mask), extent.query_len, extent.kv_len)
     answer = None if asked is None else KEPT.get(asked)
     if answer is None:
         # What is made in inference mode cannot be saved for a backward pass.

@@ -39,6 +39,7 @@ class BaseMatrix(NoTensor):
     """
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
+        """Store the problem, whose value is not read, and the value apart from it; nothing is computed."""
         # Next to the problem, so that no weight depends on it, as a NaN in it would make them.
         self._value = value
         # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.
@@ -151,11 +152,14 @@ class BaseMatrix(NoTensor):
             )
         found = norms_of_values(self._value, self.num_heads, output)
         matrix = cast("AttentionMatrix", self)
-        return Norms(matrix, self._restore(found[..., None])[..., 0], projected=output is not None)
+        return Norms(matrix, self._restore(found), projected=output is not None)
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of the whole matrix, (batch, num_heads, query_len, kv_len), without axes the query lacks."""
+        """The shape of the matrix, (batch, num_heads, query_len, kv_len), without axes the query lacks.
+
+        With `across` the queries are those of this rank, and the keys those of all.
+        """
         problem = self.posed
         sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
         return torch.Size(sizes[4 - problem.dims :])
@@ -182,7 +186,7 @@ class BaseMatrix(NoTensor):
 
     @property
     def query_len(self) -> int:
-        """The number of queries."""
+        """The number of queries; with `across`, of this rank."""
         return self.posed.query_len
 
     @property
@@ -233,7 +237,7 @@ class BaseMatrix(NoTensor):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes that the whole matrix would have in memory."""
+        """The size in bytes that a tensor of this shape and dtype would have in memory."""
         return self.shape.numel() * self.dtype.itemsize
 
     @property
@@ -243,7 +247,7 @@ class BaseMatrix(NoTensor):
         −∞ for a query that may attend to nothing; sinks are not counted. In O(tokens) memory; computed once unless it
         has gradients. Each call returns a copy.
         """
-        return self._restore(self._total()[..., None])[..., 0].clone()
+        return self._restore(self._total()).clone()
 
     def _restore(self, tensor: Tensor) -> Tensor:
         """Return a result, (batch, num_heads, …), without the leading axes that the user's query lacks."""

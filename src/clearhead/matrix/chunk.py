@@ -103,6 +103,7 @@ class Chunk:
     def __init__(
         self, extent: ChunkPlace, scores: Tensor, weights: Tensor, empty: Tensor | None
     ) -> None:
+        """Store the tensors, which are not copied; `block`, `sinks` and `visible` are None until they are set."""
         self.extent = extent
         self.sample, self.kv_heads, self.heads, self.queries, self.keys, self.tiles = extent
         self.scores, self.weights, self.empty = scores, weights, empty
@@ -194,14 +195,16 @@ class Chunk:
         return total if self.empty is None else total.masked_fill(self.empty, 0.0)
 
     def share_with(self, sinks: Tensor) -> None:
-        """Rescale the weights and `maximum`, in place, for sinks with these logits, (heads,), and store them."""
+        """Rescale weights and `maximum`, in place, for sinks with these logits, (heads,), and store them as `sinks`."""
         share = torch.sigmoid(self.logsumexp - sinks[:, None])
         self.weights.mul_(share[..., None])
         self.maximum = self.maximum * share
         self.sinks = sinks
 
     def share_of(self, whole: Tensor) -> None:
-        """Rescale the weights, in place, as those of some of the keys among all keys, with `maximum` and `total`.
+        """Rescale the weights, in place, as those of some of the keys among all keys.
+
+        `maximum` and `total` are rescaled too where all numbers are finite. Otherwise they must not have been read.
 
         Args:
             whole: (heads, queries), the logsumexp over all keys and sinks.
@@ -281,10 +284,11 @@ FOLD = 8
 def largest_of_rows(
     weights: Tensor, k: int, top: Callable[..., tuple[Tensor, Tensor]], *, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the k largest weights of each row, (…, k), and their indices; `top` computes them for short rows.
+    """Return the k largest weights of each row, (…, k), and their indices.
 
-    They are in no order with `sorted=False`. They are in the k segments with the largest maxima, which are found the
-    same way, in short rows: `topk` takes five times as long for 256 numbers as for 128.
+    `top`, `top_of_finite` or `top_of_any`, computes them for short rows. They are in no order with `sorted=False`. They
+    are in the k segments with the largest maxima, which are found the same way, in short rows: `topk` takes five times
+    as long for 256 numbers as for 128.
     """
     width = weights.shape[-1]
     step = width // FOLD

@@ -22,6 +22,7 @@ class Distance(PerQuery):
     destroys = frozenset({"scores"})
 
     def __init__(self, problem: Problem) -> None:
+        """Start with 0 for each query of the problem, (batch, num_heads, query_len)."""
         super().__init__(problem)
         self.positions = problem.query_positions
         self.offset = None if problem.sharding else problem.kv_len - problem.query_len
@@ -63,8 +64,8 @@ class Distance(PerQuery):
         return distance
 
 
-def _kullback_leibler(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
-    """Return Σ weight · ln(weight / other) over the keys, from the logarithms of both weights.
+def _kullback_leibler(_queries: Tensor, logs: Tensor, others: Tensor) -> Tensor:
+    """Return Σ weight · ln(weight / other) over the keys, the last axis, from the logarithms of both weights.
 
     +∞, without a gradient, if a visible key is hidden in the other.
     """
@@ -81,9 +82,10 @@ def _from_mean(logs: Tensor, others: Tensor) -> Tensor:
     return (logs.exp() * shares).sum(dim=-1)
 
 
-def _jensen_shannon(_: Tensor, logs: Tensor, others: Tensor) -> Tensor:
-    """Return the mean divergence of both from their mean, over the keys."""
+def _jensen_shannon(_queries: Tensor, logs: Tensor, others: Tensor) -> Tensor:
+    """Return the mean divergence of both weights from their mean, over the keys, from the logarithms of both."""
     return (_from_mean(logs, others) + _from_mean(others, logs)) / 2
 
 
 DIVERGENCES = {"kl": _kullback_leibler, "js": _jensen_shannon}
+"""Divergences by name, functions for `by_queries`, in nats."""

@@ -179,7 +179,12 @@ class Attended(Protocol):
         """The queries that are not padding, bool, (batch, query_len); None if nothing tells them apart."""
         ...
 
-    def _statistic(self, name: str) -> Tensor: ...
+    def _statistic(self, name: str) -> Tensor:
+        """Return a statistic by its name in `Summary`, (batch, num_heads, query_len).
+
+        For "received" it is (batch, num_kv_heads, kv_len).
+        """
+        ...
 
 
 def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
@@ -355,7 +360,7 @@ def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None =
 
 
 def _real_per_sample(call: Attended) -> Tensor:
-    """Return the number of real queries of each sample, (batch,), float64."""
+    """Return the number of real queries of each sample, (batch,), float64, on the CPU; of all if `real` is None."""
     if call.real is None:
         return torch.full((call.batch,), call.query_len, dtype=torch.float64)
     return torch.atleast_2d(call.real).sum(dim=1).double().cpu()

@@ -46,6 +46,7 @@ class HeadResults(NoTensor, Drawn):
     """
 
     def __init__(self, context: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Upcast the context, and split the weight of the projection, (embed_dim, heads · value_head_dim), by head."""
         self.context = stages.upcast(context)
         self.weight = weight.to(self.context).unflatten(1, (context.shape[1], -1)).transpose(0, 1)
         self.bias = None if bias is None else bias.to(self.context)
@@ -239,6 +240,7 @@ class FactoredHeads(NoTensor, Drawn):
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
+        """Store the factors, (num_heads, rows, width) and (num_kv_heads, width, columns)."""
         self.left, self.right = left, right
 
     @property
@@ -305,6 +307,7 @@ class FactoredHeads(NoTensor, Drawn):
         return torch.linalg.eigvals(self.shared(right) @ self.left)
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the rank."""
         heads, rows, columns = self.shape
         return (
             f"FactoredHeads [num_heads={heads}, {rows=}, {columns=}] of rank {self.left.shape[2]}"

@@ -133,6 +133,7 @@ class HeadView:
         sample: int = 0,
         heads: Sequence[int] | None = None,
     ) -> None:
+        """Store the weights, the row of the batch, and the indices of the heads, all for None; nothing is computed."""
         self.weights, self.sample = weights, sample
         self.heads = list(range(weights.num_heads) if heads is None else heads)
 
@@ -152,7 +153,7 @@ class HeadView:
     def exact(self, every: int = 1) -> HeadMaps:
         """Return the weights of one query in `every`, starting with the first, pair by pair.
 
-        The view must be of a matrix.
+        The view must be of a matrix. `query_len` of the result counts all queries.
 
         Raises:
             TooLargeError: code `matrix.too-large`.
@@ -179,11 +180,12 @@ class HeadView:
     def maps(self, most: int) -> HeadMaps:
         """Return maps of at most `most` × `most` cells, exact if the matrix is small enough.
 
-        The maps of a summary are its pooled maps, of any size, which do not record what the mask hides.
+        The maps of a summary, which must have `pooled`, are its pooled maps, of any size, which do not record what the
+        mask hides.
         """
         weights = self.weights
         if isinstance(weights, Summary):
-            return self.kept(None, 0)
+            return self.pooled_maps(None, 0)
         sizes = weights.query_len, weights.kv_len
         rows, columns = (side(each, most) for each in sizes)
         if (rows, columns) == sizes:
@@ -194,7 +196,7 @@ class HeadView:
         return HeadMaps(shares, hidden, *sizes)
 
     @torch.no_grad()
-    def kept(self, problem: Problem | None, row: int) -> HeadMaps:
+    def pooled_maps(self, problem: Problem | None, row: int) -> HeadMaps:
         """Return the pooled maps of a summary, with the cells that the mask of sample `row` of `problem` hides.
 
         Without a problem `hidden` is None. The view must be of a summary with `pooled`.
@@ -223,9 +225,10 @@ class HeadView:
 
     @torch.no_grad()
     def received(self) -> tuple[Tensor, list[int]]:
-        """Return the mean weight that each key receives, (kv_len,), float64, with the sorted indices of its heads.
+        """Return the mean weight that each key receives, (kv_len,), float64, and the heads that it is the mean of.
 
-        Heads that share a key are only known together, so the mean is over all heads of each group.
+        Heads that share a key are only known together: these are all heads of each group that has one of the view's
+        heads, as sorted indices.
         """
         group = self.weights.num_heads // self.weights.num_kv_heads
         shared = sorted({head // group for head in self.heads})

@@ -75,7 +75,8 @@ def telling_links(
     The contrast of a link is its weight less the median weight of the other queries on that key: a key that gets weight
     from every query says nothing about one of them. A link up to ½ must also exceed the even share of its query. Among
     the links above ½ the one of the largest contrast · distance is returned; if there is none, the one of the largest
-    contrast. NaN counts as 0.
+    contrast. The contrast must exceed LEAST. Queries that see fewer than CHOICE keys, where others see more, have no
+    link. NaN counts as 0.
 
     Args:
         weights: (heads, query_len, kv_len).
@@ -139,6 +140,7 @@ def telling_of_top(
 ) -> list[TellingLink | None]:
     """Return for each head of a long text the most distinctive of its strongest links; None for a head without one.
 
+    That is the one of the largest contrast · log2(distance); the contrast must exceed LEAST.
     The score is that of the head: the mean over its queries of the largest contrast · log2(distance). The first-token
     sink has no contrast, and the token before has no distance.
 
@@ -251,11 +253,7 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
     places = (candidates >= least).nonzero()[:, 0]
     order = candidates[places].argsort(descending=True, stable=True)[:count]
     return [
-        _link(weights, place) for place in places[order].tolist() if float(candidates[place]) > 0
+        Link(0, *divmod(place, weights.shape[-1]), weight)
+        for place in places[order].tolist()
+        if (weight := float(candidates[place])) > 0
     ]
-
-
-def _link(weights: Tensor, place: int) -> Link:
-    """Return the link at a flat index into the weights of one head, (query_len, kv_len)."""
-    query, key = divmod(place, weights.shape[-1])
-    return Link(0, query, key, float(weights[query, key]))

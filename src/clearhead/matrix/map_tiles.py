@@ -205,6 +205,7 @@ class _Rectangle:
     def __init__(
         self, problem: Problem, total: Tensor, sample: int, head: int, columns: range
     ) -> None:
+        """Read the mask's spans, and add the sinks to the logsumexp; no weight is computed."""
         self.problem, self.columns = problem, columns
         self.place = sample, head
         self.keys = slice(columns.start, columns.stop)
@@ -272,7 +273,7 @@ class _Rectangle:
     def _shown(self, some: slice, pairs: Tensor | None) -> Tensor:
         """Return which cells of the queries in `some` hold a visible pair, bool, (queries, columns).
 
-        `pairs` is the visible pairs, bool, if the mask has no single run, or None.
+        `pairs` is which are visible, bool, (queries, keys); None if all are, or if the mask is one run of keys a query.
         """
         if pairs is not None:
             return block_sums(pairs.mT.to(torch.int32), self.columns.step).mT > 0

@@ -22,7 +22,7 @@ from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, index_of, read_pairs
 from clearhead.matrix.parts import pairs
-from clearhead.matrix.real_queries import counting
+from clearhead.matrix.real_queries import read_queries
 from clearhead.matrix.summary import PlotOptions
 from clearhead.matrix.transposed import Transposed
 from clearhead.matrix.weight_statistics import WeightStatistics
@@ -101,6 +101,7 @@ class AttentionMatrix(WeightStatistics):
         real_queries: Tensor | None = None,
         **options: Unpack[ScoreOptions],
     ) -> None:
+        """Check the arguments, as the class describes them; with `across` the keys are gathered, unless in a ring."""
         check_bool("cross", cross)
         if across is not None and value is not None:
             raise UnsupportedError(
@@ -115,7 +116,7 @@ class AttentionMatrix(WeightStatistics):
         known = None if value is None else problem.value
         problem = problem.replace(value=problem.key, cross=cross or problem.cross)
         if real_queries is not None:
-            real = counting("real_queries", real_queries, problem).expand(problem.batch, -1)
+            real = read_queries("real_queries", real_queries, problem).expand(problem.batch, -1)
             problem = problem.replace(real_queries=real)
         super().__init__(problem, known)
 

@@ -15,7 +15,7 @@ class NoTensor(Answering):
     Use as a tensor or array, which would compute all of it, raises an error.
     """
 
-    def _ways(self, name: str = "") -> str:
+    def _advice(self, name: str = "") -> str:
         """Return advice on how to index or materialise a part, with the call `name`, such as ".sum(…)", appended."""
         axes = len(cast(Any, self).shape)
         part = f"A[{', '.join([':'] * (axes - 2) + ['0', ':'])}]"
@@ -29,7 +29,7 @@ class NoTensor(Answering):
         article = "an" if kind[0] in "AEIOU" else "a"
         return ArgumentTypeError(
             "matrix.array",
-            f"{article} {kind} is no {what}, since it is never in memory as a whole: {self._ways()}",
+            f"{article} {kind} is no {what}, since it is never in memory as a whole: {self._advice()}",
         )
 
     def __array__(self, *_: object, **__: object) -> Never:
@@ -62,12 +62,14 @@ class NoTensor(Answering):
         raise self._refuse("sequence with a length but a shape")
 
     def __bool__(self) -> bool:
+        """Return True, so that `if matrix:` does not ask for its length."""
         return True
 
     if not TYPE_CHECKING:  # a type checker knows what is not there
 
         def __getattr__(self, name: str) -> Never:
+            """Raise NoAttributeError; for a name that tensors have, it says what to write instead."""
             is_of_tensors = not name.startswith("_") and hasattr(Tensor, name)
             called = f".{name}" + "(…)" * callable(getattr(Tensor, name, None))
-            way = f"it is no tensor: {self._ways(called)}" if is_of_tensors else ""
+            way = f"it is no tensor: {self._advice(called)}" if is_of_tensors else ""
             raise no_attribute(self, name, way)

@@ -56,6 +56,7 @@ class Norms(NoTensor, Drawn):
     """
 
     def __init__(self, matrix: "AttentionMatrix", of_values: Tensor, *, projected: bool) -> None:
+        """Store the matrix and the norms of its values, (batch, num_heads, kv_len); nothing is computed."""
         self.matrix, self.of_values, self.projected = matrix, of_values, projected
 
     @property
@@ -206,6 +207,7 @@ class _OfNorms(Reduction):
     destroys = frozenset({"weights"})
 
     def __init__(self, problem: Problem, norms: Tensor, inner: Largest | Pooled) -> None:
+        """Store the norms, (batch, num_heads, kv_len), and the reduction that gets the products."""
         self.norms, self.inner = norms, inner
         self.finite = stages.all_finite(norms)
 

@@ -47,11 +47,7 @@ def rectangle(problem: Problem, *given: Tensor | slice) -> Rectangle:
 
 
 def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
-    """Raise TooLargeError, code `matrix.too-large`, if twice the size of a part in `dtype` exceeds the free memory.
-
-    Raises:
-        TooLargeError: code `matrix.too-large`.
-    """
+    """Raise TooLargeError, code `matrix.too-large`, if twice the size of a part in `dtype` exceeds the free memory."""
     device = part.rows.device
     wanted = math.prod(part.shape) * dtype.itemsize
     free = free_bytes(device)
@@ -135,14 +131,17 @@ class _OfChunks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, of_chunk: Any, chunks: Sequence[Tensor], *tensors: Any) -> Any:
-        """Return a result for each chunk: of_chunk(chunk, *tensors)."""
+        """Return of_chunk(chunk, *tensors) for each chunk, as a tuple; the tensors are saved."""
         ctx.of_chunk, ctx.chunks = of_chunk, chunks
         ctx.save_for_backward(*tensors)
         return tuple(of_chunk(some, *tensors) for some in chunks)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Return the gradients of the tensors, None for those that have none."""
+        """Return the gradients of the tensors, None for those that need none and for the other inputs.
+
+        Each chunk is computed again.
+        """
         again, needed = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
         with torch.enable_grad():
             # Views, so that a tensor that another one is made of gets no more than its own gradient.
@@ -370,13 +369,16 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
 
 
 def unbroadcast(tensor: Tensor) -> Tensor:
-    """Return a view of a tensor, (batch, heads, queries, keys), with size 1 in each axis but the last of stride 0."""
+    """Return a view of a tensor, (batch, heads, queries, keys), with size 1 in each of the first three of stride 0."""
     for axis in range(3):
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
 
 
-def entropy_of(_: Tensor, logs: Tensor) -> Tensor:
-    """Return −Σ weight · ln weight over the keys, from the logarithms of the weights."""
+def entropy_of(_queries: Tensor, logs: Tensor) -> Tensor:
+    """Return −Σ weight · ln weight over the keys, the last axis, from the logarithms of the weights.
+
+    It is a function for `by_queries`.
+    """
     return -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0.0)).sum(dim=-1)

@@ -80,7 +80,7 @@ def _has_room(problem: Problem, seen: Tensor) -> bool:
     return ends[0] != ends[1]
 
 
-def counting(name: str, queries: object, problem: Problem) -> Tensor:
+def read_queries(name: str, queries: object, problem: Problem) -> Tensor:
     """Return the queries that count, bool, (batch or 1, query_len), from the argument `name`; all for None.
 
     Raises:

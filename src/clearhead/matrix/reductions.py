@@ -58,7 +58,7 @@ def in_order(reductions: Iterable[R]) -> list[R]:
     """
 
     def place(each: R) -> tuple[int, bool]:
-        """Return the key to sort by."""
+        """Return −1, 0 or 1, and True for one that overwrites a tensor that it does not read."""
         return bool(each.destroys) - bool(each.provides), not each.destroys <= each.reads
 
     return sorted(reductions, key=place)
@@ -83,9 +83,6 @@ def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
 class PerQuery(Reduction):
     """One number for each query: `result` is (batch, num_heads, query_len), upcast, and starts with `of_nothing`.
 
-    Args:
-        problem: the problem, for its sizes.
-
     Attributes:
         of_nothing: the number of no keys.
         together: puts the numbers of some keys and of others together.
@@ -96,6 +93,7 @@ class PerQuery(Reduction):
     together: Callable[[Tensor, Tensor], Tensor] = staticmethod(torch.add)
 
     def __init__(self, problem: Problem) -> None:
+        """Start with `of_nothing` for each query of the problem, whose sizes alone are read."""
         like = stages.upcast(problem.query[:0])
         self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
@@ -171,17 +169,15 @@ class Entropy(PerQuery):
 
 
 class OnKeys(Reduction):
-    """The weight of each query on sets of keys: `result` is (batch, num_heads, query_len, sets), upcast.
-
-    Args:
-        problem: the problem.
-        keys: the keys of each query, int64, (batch or 1, num_heads or 1, query_len, n), for each set; those of
-            one set differ, and one out of range has weight 0.
-    """
+    """The weight of each query on sets of keys: `result` is (batch, num_heads, query_len, sets), upcast."""
 
     tiled = True
 
     def __init__(self, problem: Problem, keys: Sequence[Tensor]) -> None:
+        """Start with zeros, for the keys of each set and query, int64, (batch or 1, num_heads or 1, query_len, n).
+
+        The keys of one set differ, and one out of range has weight 0.
+        """
         shape = (*problem.query.shape[:3], len(keys))
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
         self.sizes = [each.shape[3] for each in keys]
@@ -202,14 +198,10 @@ class OnKeys(Reduction):
 
 
 class Mass(Reduction):
-    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments), upcast.
-
-    Args:
-        problem: the problem.
-        member: (batch or 1, kv_len, segments): 1 where a key belongs to a segment, else 0.
-    """
+    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments), upcast."""
 
     def __init__(self, problem: Problem, member: Tensor) -> None:
+        """Start with zeros; `member`, (batch or 1, kv_len, segments), is 1 where a key belongs to a segment, else 0."""
         self.member = member
         shape = (*problem.query.shape[:3], member.shape[2])
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
@@ -229,10 +221,6 @@ class Largest(Reduction):
 
     `weights` and `keys` are (batch, num_heads, query_len, k), from the largest weight on; the key
     is −1 where the weight is 0.
-
-    Args:
-        problem: the problem, for its sizes.
-        k: 1 to kv_len.
     """
 
     reads = frozenset({"scores", "weights"})
@@ -240,6 +228,7 @@ class Largest(Reduction):
     provides = frozenset({"maximum", "best_score"})
 
     def __init__(self, problem: Problem, k: int) -> None:
+        """Start with weights of 0 and keys of −1; k is 1 to kv_len."""
         self.k = k
         shape = (*problem.query.shape[:3], k)
         self.weights = stages.upcast(problem.query[:0]).new_zeros(shape)
@@ -251,7 +240,10 @@ class Largest(Reduction):
         return TopK(self.weights, self.keys)
 
     def update(self, chunk: Chunk) -> None:
-        """Merge the largest weights of a chunk into the result, and store the chunk's `maximum` and `best_score`."""
+        """Merge the largest weights of a chunk into the result, and store the chunk's `maximum` and `best_score`.
+
+        The latter only where all numbers are finite; nothing for a chunk without keys.
+        """
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -276,17 +268,12 @@ class Largest(Reduction):
 
 
 class Pooled(Reduction):
-    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns), in the dtype of the weights.
-
-    Args:
-        problem: the problem.
-        rows: number of bins that the queries fall into, in order, as equal as can be.
-        columns: the same for the keys.
-    """
+    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns), in the weights' dtype."""
 
     provides = frozenset({"column_sums"})
 
     def __init__(self, problem: Problem, rows: int, columns: int) -> None:
+        """Start with zeros, float64: `rows` bins of queries, in order and as equal as can be, and `columns` of keys."""
         # On the CPU, where a chunk asks for the first and the last.
         self.row_bins = bins(problem.all_queries, rows, torch.device("cpu"))
         if problem.sharding is not None:
@@ -323,7 +310,7 @@ class Pooled(Reduction):
             into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the maps over the ranks."""
+        """Sum the maps over the ranks, in place; every rank must call it."""
         self.sums = sharding.sum(self.sums, "pooled maps")
 
 
@@ -337,6 +324,7 @@ class Received(Reduction):
     tiled = True
 
     def __init__(self, problem: Problem) -> None:
+        """Start with zeros, (batch, num_kv_heads, kv_len)."""
         shape = (problem.batch, problem.num_kv_heads, problem.kv_len)
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
@@ -351,7 +339,7 @@ class Received(Reduction):
             result[:, columns] += grouped[:, 0]
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the result over the ranks."""
+        """Sum the result over the ranks, in place; every rank must call it."""
         self.result = sharding.sum(self.result, "what keys receive")
 
 
@@ -359,15 +347,12 @@ class Context(Reduction):
     """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim).
 
     It has the dtype of the value.
-
-    Args:
-        problem: the problem.
-        value: (batch, num_kv_heads or num_heads, kv_len, value_head_dim).
     """
 
     tiled = True
 
     def __init__(self, problem: Problem, value: Tensor) -> None:
+        """Start with zeros, for a value (batch, num_kv_heads or num_heads, kv_len, value_head_dim)."""
         self.value = value
         self.per_head = value.shape[1] == problem.num_heads
         self.finite = stages.all_finite(value)

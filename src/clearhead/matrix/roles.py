@@ -17,7 +17,7 @@ from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import pairs, visible_pairs
-from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.matrix.summary import Summary
 
 RECENT = 8
@@ -76,7 +76,7 @@ def roles(
     tokens = matrix.tokens if tokens is None else tokens
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     with torch.no_grad():
-        means = _Means(matrix, counting("queries", queries, matrix.problem))
+        means = _Means(matrix, read_queries("queries", queries, matrix.problem))
         targets = means.targets(ids)
         return means.roles(targets, [means.weights_on(each) for each in targets.values()])
 
@@ -99,7 +99,7 @@ def mean_weight(matrix: AttentionMatrix, keys: Tensor) -> Tensor:
         tensor(0.4167)
     """
     with torch.no_grad():
-        means = _Means(matrix, counting("real", matrix.real, matrix.problem))
+        means = _Means(matrix, read_queries("real", matrix.real, matrix.problem))
         targets = means.targets_of(keys)
         mean, _ = means.mean(means.weights_on(targets), targets.seen.sum(dim=-1))
         return matrix._restore(mean)
@@ -118,7 +118,7 @@ def evenness(matrix: AttentionMatrix) -> Tensor:
         tensor(1.)
     """
     with torch.no_grad():
-        return _Means(matrix, counting("real", matrix.real, matrix.problem)).evenness()
+        return _Means(matrix, read_queries("real", matrix.real, matrix.problem)).evenness()
 
 
 def first_keys(problem: Problem) -> Tensor:
@@ -131,7 +131,7 @@ def first_keys(problem: Problem) -> Tensor:
         >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left).problem)
         tensor([[1]])
     """
-    counts = counting("real", real_queries(problem), problem)
+    counts = read_queries("real", real_queries(problem), problem)
     return _visible_keys(problem, counts)[1].expand(problem.batch, -1)
 
 
@@ -162,7 +162,7 @@ def summary_with_roles(
     problem, real = matrix.problem, matrix.real
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
     with torch.no_grad():
-        means = _Means(matrix, counting("real", real, problem), first)
+        means = _Means(matrix, read_queries("real", real, problem), first)
         targets = means.targets(ids)
         keys = [each.keys[:, None].where(each.seen, -1) for each in targets.values()]
         summary, weights = matrix._summary_and_weights(keys, **options)
@@ -220,6 +220,7 @@ class _Means:
     def __init__(
         self, matrix: AttentionMatrix, counts: Tensor, first: Tensor | None = None
     ) -> None:
+        """Count the keys that each query sees, which reads the mask."""
         self.matrix, self.counts = matrix, counts
         self.visible, seen = _visible_keys(matrix.problem, counts)
         self.first = seen if first is None else first
@@ -253,7 +254,7 @@ class _Means:
         return _Targets(keys, seen)
 
     def weights_on(self, targets: _Targets) -> Tensor:
-        """Return the weight of each query on its targets, pair by pair, (batch, num_heads, query_len)."""
+        """Return the weight of each query on its targets, summed, (batch, num_heads, query_len)."""
         keys, seen = targets
         # Pairs are computed for targets only: they come first, as many as the fullest row has.
         some = seen.any(dim=1).flatten(1)
@@ -268,7 +269,10 @@ class _Means:
         return torch.where(seen, weights.unflatten(2, keys.shape[1:]), 0.0).sum(dim=-1)
 
     def roles(self, targets: dict[str, _Targets], weights: Sequence[Tensor]) -> Roles:
-        """Return the score of each role and the number of queries that it is a mean of, from the weights on targets."""
+        """Return the score of each role and the number of queries that it is a mean of.
+
+        `weights` has for each of the targets, in order, the weight on them, (batch, num_heads, query_len).
+        """
         hits = [each.seen.sum(dim=-1).expand(weights[0].shape) for each in targets.values()]
         scores, counts = (
             dict(zip(targets, map(self.matrix._restore, each), strict=True))
@@ -277,7 +281,10 @@ class _Means:
         return Roles(**scores, counts=RoleCounts(**counts))
 
     def evenness(self) -> Tensor:
-        """Return the mean of entropy / ln(number of visible keys), (batch, num_heads), over queries with 2 or more."""
+        """Return the mean of entropy / ln(number of visible keys) over the queries that see two keys or more.
+
+        It is (batch, num_heads), without the axes that the query lacks; 0 where there is no such query.
+        """
         matrix, sinks = self.matrix, self.matrix.problem.sinks
         entropy = matrix._statistic("entropy")
         if sinks is not None:
@@ -289,7 +296,9 @@ class _Means:
         return matrix._restore(self.mean(entropy / most, torch.ones_like(self.visible))[0])
 
     def mean(self, values: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean over the queries that have a target, 0 if none has, and their number, (…, batch, num_heads).
+        """Return the mean over the queries that have the choice, 0 without any, and their number.
+
+        Both are (…, batch, num_heads).
 
         `values` are (…, batch, num_heads, query_len); `hits` counts the targets that a query sees. Rounding is
         clamped to [0, 1].
@@ -328,7 +337,7 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the number of visible keys and the first one, from the mask as a tensor, in chunks of queries.
 
     The number is (batch or 1, num_heads or 1, query_len). The first key is that of each query in any head, (batch
-    or 1, query_len).
+    or 1, query_len); 0 for a query that sees none.
     """
     numbers, firsts = [], []
     hides = problem.bias is not None and problem.bias.may_hide

@@ -188,6 +188,7 @@ class Relevant(Reduction):
     by_head = False
 
     def __init__(self, gradients: WeightGradients, rows: Tensor) -> None:
+        """Start with zeros for `rows`, (batch, query_len, outputs), which say how much each query matters."""
         self.value, self.context, self.rows = gradients.value, gradients.context, rows
         batch, self.num_heads, _, kv_len = gradients.matrix.shape
         self.per_head = self.value.shape[1] == self.num_heads

@@ -227,7 +227,7 @@ def _sizes(problem: Problem, count: int, seen: int) -> tuple[int, int]:
 
 
 def _buffer(problem: Problem) -> int:
-    """Return the number of weights of a chunk on the device of the problem."""
+    """Return the number of weights that a chunk is to have at most, by the device of the problem."""
     return BUFFER if problem.query.is_cpu else DEVICE_BUFFER
 
 
@@ -248,9 +248,9 @@ def _is_ordinary(problem: Problem) -> bool:
 
 
 def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
-    """Return True if a bias is finite or −∞, and small, for tokens up to `farthest` apart, or None.
+    """Return True if a bias is None, or finite or −∞ and small, for tokens up to `farthest` apart.
 
-    A bias of another class counts as such only if it cannot hide.
+    For a class other than a tensor, relative, alibi and a sum, it is True if the bias cannot hide.
     """
     if isinstance(bias, SumOfBiases):
         return all(_is_ordinary_bias(each, farthest) for each in (bias.left, bias.right))
@@ -276,6 +276,7 @@ class _Buffers:
     """Computes chunks of finite weights of a problem, each into the memory of the previous one."""
 
     def __init__(self, problem: Problem) -> None:
+        """Start with empty buffers, in the dtype of the weights; `chunk` makes them as large as it needs."""
         like = stages.upcast(problem.query[:0])
         self.scores, self.weights = like.new_empty(0), like.new_empty(0)
         self.sinks = None if problem.sinks is None else stages.upcast(problem.sinks)
@@ -322,8 +323,9 @@ class _Buffers:
         empty = part.empty
         if empty is not None and empty.ndim == 2 and empty.shape[0] > 1:
             empty = empty[heads]
-        if problem.bias is not None:
-            _add_bias(problem, sample, heads, part, scores)
+        added = problem.bias_block(part.queries, part.keys)
+        if added is not None:
+            scores.add_(_of_sample(added, sample, heads))
         for columns, hidden in part.hidden:
             hidden = hidden[heads] if hidden.ndim == 3 and hidden.shape[0] > 1 else hidden
             scores[:, :, columns].masked_fill_(hidden, HIDDEN)
@@ -340,14 +342,6 @@ class _Buffers:
             sinks = self.sinks[heads].view(-1, 1, group, 1)
             chunk.share_with(place.of_each_head(sinks)[:, 0])
         return chunk
-
-
-def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor) -> None:
-    """Add the bias of a part to its scores, in place; the problem must have one."""
-    added = problem.bias_block(part.queries, part.keys)
-    assert added is not None
-    added = added[sample if added.shape[0] > 1 else 0]
-    scores.add_(added[heads] if added.shape[0] > 1 else added)
 
 
 def _by_the_stages(

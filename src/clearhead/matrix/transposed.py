@@ -29,6 +29,7 @@ class Transposed:
     """
 
     def __init__(self, problem: Problem) -> None:
+        """Store the problem; nothing is computed."""
         self.problem = problem
 
     @property
@@ -40,6 +41,8 @@ class Transposed:
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
         """Return the transposed weights times vectors of the queries, upcast, with gradients.
+
+        Where ranks share the queries, it is summed over the ranks, and every rank must call it.
 
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
@@ -117,6 +120,7 @@ class TransposedSum(Reduction):
     """
 
     def __init__(self, problem: Problem, vectors: Tensor) -> None:
+        """Start with zeros, (batch, num_heads, kv_len, width), for vectors (batch, num_heads, query_len, width)."""
         self.vectors = vectors
         self.finite = stages.all_finite(vectors)
         shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
@@ -132,7 +136,7 @@ class TransposedSum(Reduction):
         self.result[chunk.sample, chunk.heads, chunk.keys] += product
 
     def share(self, sharding: Sharding) -> None:
-        """Sum the product over the ranks."""
+        """Sum the product over the ranks, in place; every rank must call it."""
         self.result = sharding.sum(self.result, "transposed products")
 
 

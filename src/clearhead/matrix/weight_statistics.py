@@ -45,6 +45,7 @@ class WeightStatistics(BaseMatrix):
     """
 
     def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
+        """Store the problem and the value, as `BaseMatrix` does."""
         super().__init__(problem, value)
         # Computed once. Callers get copies, which they may write to.
         self._entropy: Tensor | None = None
@@ -300,9 +301,9 @@ class WeightStatistics(BaseMatrix):
         segments: Tensor | None = None,
         progress: Progress | None = None,
     ) -> tuple[Summary, list[Tensor]]:
-        """Return the summary, and the weights on sets of keys as of `OnKeys`.
+        """Return the summary, and for each set in `keys` the weight on it, (batch, num_heads, query_len).
 
-        The other arguments, and the errors, are those of `summary`.
+        The sets are those of `OnKeys`; the other arguments, and the errors, are those of `summary`.
         """
         problem = self.posed
         posed = None if value is None else self._with_value(value, "2", posed=True)
@@ -361,12 +362,15 @@ class WeightStatistics(BaseMatrix):
         return self.summary()._statistic(name)
 
     def _has_gradients(self) -> bool:
-        """Return True if numbers of this matrix have gradients: not over ranks, and not without keys."""
+        """Return True if numbers of this matrix have gradients, in this grad mode: not over ranks, nor without keys."""
         is_whole = self.posed.sharding is None and self.kv_len > 0
         return is_whole and torch.is_grad_enabled() and self._trained()
 
     def _by_queries(self, function: Callable[..., Tensor], *others: BaseMatrix) -> Tensor:
-        """Return the results of a function, as `by_queries` takes it, for all queries, in the user's dimensions."""
+        """Return the results of a function for all queries, in the user's dimensions, with gradients.
+
+        The function is one for `by_queries`, of this matrix and `others`.
+        """
         found = by_queries([each.problem for each in (self, *others)], function)
         return self._restore(torch.cat(found, dim=2))
 

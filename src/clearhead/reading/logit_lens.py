@@ -87,7 +87,7 @@ def lens(
         query: the position that the logits are made at; None for all of them, in memory for layers × batch ×
             tokens × vocabulary. Pad on the left for −1.
         top: how many tokens after each layer.
-        target: the number of a logit, or one for each sample, (batch,), whose rows are asked for instead.
+        target: the number of a logit, or one for each sample, (batch,), whose rows are returned instead.
 
     Returns:
         `Lens`, rows for each layer, sample and query.
@@ -122,7 +122,7 @@ def lens(
     asked = None if target is None else numbers_of("target", target)
     run = StreamRun(model, inputs, query)
     ending = run.ending
-    own = None if ending is None else _like(ending[2].shape, run.output)
+    own = None if ending is None else _tensor_of_shape(ending[2].shape, run.output)
     if ending is None or own is None:
         raise _no_unembedding(model, "no linear layer that reads the output of a norm makes them")
     norm, unembedding, _ = ending
@@ -131,13 +131,13 @@ def lens(
     run.check_end(norm.call[0])
 
     def all_at_once(module: nn.Module, args: object) -> Tensor:
-        """Replace the input of the unembedding by the normed streams of all layers, as one batch."""
+        """Return the normed streams of all layers, (layers · batch, query_len, width), as the unembedding's input."""
         return norm.module(torch.cat(streams).to(norm.output.dtype))
 
     with torch.no_grad(), unembedding.register_forward_pre_hook(all_at_once):
         output = called(model, inputs)
     batch, size = own.shape[0], own.shape[-1]
-    every = _like((len(streams) * batch, len(run.places), size), output)
+    every = _tensor_of_shape((len(streams) * batch, len(run.places), size), output)
     if every is None:
         raise _no_unembedding(model, "what the model gives for several streams is not of that size")
     logits = every.unflatten(0, (len(streams), batch)).clone()
@@ -178,7 +178,7 @@ def _rows(
     return rows
 
 
-def _like(shape: Sequence[int], output: object) -> Tensor | None:
+def _tensor_of_shape(shape: Sequence[int], output: object) -> Tensor | None:
     """Return the first tensor of this shape in the output of a model; None if there is none."""
     return next((each for each in tensors_in(output) if each.shape == tuple(shape)), None)
 

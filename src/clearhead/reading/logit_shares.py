@@ -150,9 +150,9 @@ def logits_of(
 
 
 def numbers_of(name: str, given: Any) -> Any:
-    """Return a logit's number as an int, or a tuple of one for each sample; None for None if `name` is "against".
+    """Return a logit's number, given as an int or a tensor, as an int, or a tuple of one for each sample.
 
-    ArgumentTypeError, code `logits.target`, for anything else.
+    None for None if `name` is "against". ArgumentTypeError, code `logits.target`, for anything else, lists included.
     """
     if given is None and name == "against":
         return None
@@ -169,7 +169,10 @@ def numbers_of(name: str, given: Any) -> Any:
 
 
 def picked(name: str, given: Any, batch: int, size: int) -> Tensor:
-    """Return each sample's logit number, int64, (batch,); ArgumentError, `logits.target`, unless in [0, size)."""
+    """Return each sample's logit number, int64, (batch,), from what `numbers_of` returned.
+
+    Raises ArgumentError, code `logits.target`, for one that is not in [0, size), or not one for each sample.
+    """
     every = given if isinstance(given, tuple) else (given,) * batch
     if len(every) != batch or not all(0 <= each < size for each in every):
         raise ArgumentError(

@@ -141,7 +141,7 @@ def _gradients(
 
 
 def _calls(seen: Seen[Any]) -> dict[str, Call]:
-    """Return the one call of each module, with its graph, by path.
+    """Return every watched call with its graph, by path, or as "path, call 0" where a module has several.
 
     Raises:
         ArgumentTypeError: code `relevance.type`, unless `seen` is the record of a watch.

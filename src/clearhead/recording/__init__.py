@@ -5,6 +5,6 @@ storage lies a shadow of tags: for each number, the element of the last product,
 stands for. Two products whose sides both depend on the input make an attention (`observed.py`); what was done
 to the scores in between is read number by number (`weighing.py`). Tokens are changed one after the other, and
 the operands of the same products taken again, so each row of query, key and value has its token
-(`provenance.py`). `cells.py` puts attentions that a loop computes together, and `lines.py` notes the line of
-each operation. `check` and `trace` both read a recording; nothing here judges it.
+(`provenance.py`). `lines.py` notes the line of each operation. `check` and `trace` both read a recording; nothing here
+judges it.
 """

@@ -6,16 +6,49 @@ The same calls tell which output moves with which token, whatever the module is 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead.recording.capture import Capture, operand_places
 from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.operations import PRODUCTS, UNCOUNTED, Operations
 from clearhead.recording.thresholds import MOVES
 
 NONE, SEVERAL = -1, -2
 Operands = Mapping[int, tuple[Tensor, ...]]
+
+
+class Capture(Operations):
+    """Copy the operands of the operations at given places; record nothing else.
+
+    Attributes:
+        places: by the number of an operation (from 1, `UNCOUNTED` ones are skipped), the indices of the arguments to
+            copy.
+        operands: by the same number, the copies; no entry where the operation did not run or such an argument is no
+            tensor.
+    """
+
+    def __init__(self, places: Mapping[int, tuple[int, ...]]) -> None:
+        super().__init__()
+        self.places = places
+        self.operands: dict[int, tuple[Tensor, ...]] = {}
+
+    def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation and return its result.
+
+        First copy its operands to `operands`, by its number, if that is in `places` and these are tensors.
+        """
+        which = self.places.get(self.count, ()) if name not in UNCOUNTED else ()
+        if which and all(i < len(args) and isinstance(args[i], Tensor) for i in which):
+            self.operands[self.count] = tuple(self._operand(args[i]) for i in which)
+        return func(*args, **kwargs)
+
+    @staticmethod
+    def _operand(taken: Tensor) -> Tensor:
+        """Return a detached copy; a vector (n,) becomes a column (n, 1), as in the recorder."""
+        copied = taken.detach().clone()
+        return copied.unsqueeze(-1) if copied.ndim == 1 else copied
 
 
 @dataclass(frozen=True)
@@ -66,7 +99,8 @@ def measure(
         swapped: whether neighbouring numbers are swapped, for an even dim: a norm over tokens does not feel that.
     """
     nodes = {node for each in observed for node in (each.layout.scores, each.layout.context)}
-    places = operand_places(tuple(nodes))
+    # A fused attention has query, key and value.
+    places = {node.place: PRODUCTS.get(node.name, (0, 1, 2)) for node in nodes}
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
     def run(x: Tensor, capture: Capture | None) -> Tensor:

@@ -134,7 +134,7 @@ class Recorder(Operations):
         return shadow.each(lambda channel: channel.as_strided(*place))
 
     def operation(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation, record it, keep its outputs alive, return its result; unknown tags start anew."""
+        """Run and record an operation, and return its result; if recording fails, the outputs are new "other" nodes."""
         output = func(*args, **kwargs)
         leaves = (each for each in tree_leaves(output) if isinstance(each, Tensor))
         outputs = [each for each in leaves if each.layout is torch.strided]
@@ -154,7 +154,10 @@ class Recorder(Operations):
         kwargs: dict[str, Any],
         outputs: list[Tensor],
     ) -> None:
-        """Tag outputs by the inputs, and add nodes and steps."""
+        """Tag the outputs of an operation by its inputs, and add nodes and steps; a no-op for a view or no outputs.
+
+        Outputs of untagged inputs are only noted as random, or as those of a parameter or buffer. May raise any error.
+        """
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
@@ -219,7 +222,11 @@ class Recorder(Operations):
     def _other(
         self, args: tuple[Any, ...], others: list[Tensor], sides: list[Tensor], chance: bool
     ) -> str:
-        """Return `ScoreStep.other` for a step: "random" if `chance`, else by `others` and `args`; "" without."""
+        """Return `ScoreStep.other` for a step: "random" if `chance`; "input" if one of `others` is tagged.
+
+        Then "parameter", "constant" for any other tensor in `others`, "number" for one after the first of `args`, or
+        "". `others` are the operands but the one that the step changes, `sides` the tagged operands.
+        """
         if chance:
             return "random"
         if any(any(each is side for side in sides) for each in others):
@@ -273,7 +280,10 @@ class Recorder(Operations):
         return total.each(lambda channel: channel.expand(output.shape))
 
     def _either(self, one: Tags, other: Tags) -> Tags:
-        """Return the tags of the higher rank (product > other > none); of equals MIXED where they differ."""
+        """Return, number by number, the tags of higher rank: of a product, of another node or MIXED, of none.
+
+        Of equal ranks, element and node are MIXED where they differ, and the gain is that of `one`.
+        """
         one_rank, other_rank = self._ranks[one.node + 1], self._ranks[other.node + 1]
         first = one_rank > other_rank
         second = other_rank > one_rank
@@ -290,7 +300,10 @@ class Recorder(Operations):
         )
 
     def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
-        """Return tags, gains times the factor of neg, or mul or div by a constant number a row; NaN if learned."""
+        """Return tags with the gain times the factor of a neg, or of a mul or div by a number or by one a row.
+
+        The factor of a parameter is NaN. By a tagged or wider tensor, or for another operation, tags are unchanged.
+        """
         if name in ("neg", "neg_"):
             return tags._replace(gain=-tags.gain)
         if name not in SCALINGS or len(args) < 2:
@@ -367,7 +380,7 @@ class Recorder(Operations):
         return node
 
     def _write(self, output: Tensor, tags: Tags) -> None:
-        """Write tags into the shadow of an output's storage, made if there is none; complex elements: MIXED."""
+        """Write tags into the shadow of an output's storage, made if there is none; a complex element is MIXED."""
         parts = 1 + output.is_complex()
         place = storage_of(output)
         if place not in self._shadow:
@@ -381,7 +394,7 @@ class Recorder(Operations):
 
 
 def _geometry(tensor: Tensor, part: int = 0) -> tuple[Any, Any, Any]:
-    """Return size, strides and offset of a tensor in its storage, in real numbers; part 1 is imaginary."""
+    """Return size, strides and offset of a tensor in its storage, in real numbers; part 1 is the imaginary part."""
     parts = 1 + tensor.is_complex()
     stride = tuple(parts * each for each in tensor.stride())
     return tensor.size(), stride, parts * tensor.storage_offset() + part

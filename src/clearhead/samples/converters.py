@@ -271,10 +271,11 @@ def read_ctranslate2(file: Path) -> dict[str, Tensor]:
 class _Content:
     """The bytes of a CTranslate2 file (https://github.com/OpenNMT/CTranslate2) that are left; each read consumes some.
 
-    The format holds no code.
+    A read raises FileError, code `samples.file`, where the file ends before. The format holds no code.
     """
 
     def __init__(self, file: Path) -> None:
+        """Read the file whole; OSError if that fails."""
         self.file = file
         self.left = memoryview(file.read_bytes())
 

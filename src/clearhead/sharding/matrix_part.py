@@ -13,7 +13,7 @@ class Rounds(Protocol):
     """The keys of a matrix that is split over ranks, a block each. Every rank calls each of these methods."""
 
     def each(self, use: Callable[[Any, Tensor], None]) -> None:
-        """Call `use(problem, positions)` for each block of keys.
+        """Call `use(problem, positions)` for each block of keys, but those that the spans hide from all queries here.
 
         The problem has this rank's queries and the block's keys; the positions are those of the keys.
         """

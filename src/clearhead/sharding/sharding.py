@@ -65,6 +65,7 @@ class Sharding(Drawn):
     """
 
     def __init__(self, layout: RankLayout, rank: int, group: Any, how: str = "gather") -> None:
+        """Store a layout, this rank, the process group or None, and the method; `across` checks them."""
         self._order, self.counts = layout
         self.how = how
         self.tokens = len(self._order)
@@ -117,8 +118,8 @@ class Sharding(Drawn):
             dim: the axis of the tokens.
 
         Raises:
-            ShapeError, ArgumentTypeError: codes `across.rows`, for another number of tokens; `tensor.type`,
-                `tensor.layout`.
+            ShapeError: code `across.rows`, for another number of tokens or no such axis.
+            ArgumentTypeError: codes `tensor.type` and `tensor.layout`.
         """
         self.check_rows(tensor, dim, self.tokens, "all ranks together have")
         return tensor.index_select(dim, self.positions.to(tensor.device))
@@ -185,8 +186,7 @@ class Sharding(Drawn):
         return SumOverRanks.apply(tensor, self.group, what)
 
     def draw_seed(self, device: torch.device) -> int:
-        """Return a random seed drawn on rank 0, equal on every rank; each advances its generator and must call it."""
-        # Every rank draws, so that their generators stay in step.
+        """Return the random seed that rank 0 draws; every rank must call it and draws. RankError if one is lost."""
         drawn = torch.randint(1 << 62, (1,), device=device)
         if self.world > 1:
             drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
@@ -223,7 +223,7 @@ class Sharding(Drawn):
         return made[0]
 
     def _texts(self, text: str, tensor: object) -> list[str]:
-        """Return the text of every rank; a text of more than MESSAGE bytes is cut and ends in its hash."""
+        """Return the text of each rank; one of more than MESSAGE bytes is cut and ends in its hash."""
         sent = text.encode()
         if len(sent) > MESSAGE:
             digest = hashlib.sha256(sent).hexdigest()[:16].encode()
@@ -236,7 +236,7 @@ class Sharding(Drawn):
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
     def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
-        """Raise ShapeError, or ArgumentTypeError for no dense tensor, unless `dim` has `tokens` tokens of `who`."""
+        """Raise ShapeError, begun by `who`, unless axis `dim` has `tokens`, ArgumentTypeError for no dense tensor."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         axis = as_int(dim)
@@ -257,6 +257,7 @@ class Sharding(Drawn):
             )
 
     def __repr__(self) -> str:
+        """Return one line with the sizes and the number of tokens here."""
         return (
             f"Sharding [tokens={self.tokens}, world={self.world}, rank={self.rank}] with "
             f"{self.count} tokens here"
@@ -281,7 +282,7 @@ def _compare(texts: list[str], rank: int) -> None:
 
 
 def _difference(mine: str, other: str, rank: int, place: int) -> str:
-    """Return a message with the first parts in which two descriptions differ, separated by commas; never the layout."""
+    """Return text on the first part in which the calls of `rank` and `place` differ, or that their tokens differ."""
     parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
     for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
         if one != another and not one.startswith("layout"):

@@ -282,11 +282,9 @@ class ConformanceCase:
 
         The text gives size and place.
         """
-        found = difference(actual, truth, tolerance)
-        if found is None:
-            return
-        between = " " if found.sentence.startswith("(") else ": "
-        self._fail(f"{what}{between}{found.sentence}\n{found.where}")
+        found = difference(what, actual, truth, tolerance)
+        if found is not None:
+            self._fail(found)
 
     def _raised(self, error: Exception) -> Never:
         """Raise an AssertionError that is caused by an exception of the attention, with the case in its text."""

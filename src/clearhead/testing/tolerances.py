@@ -1,7 +1,6 @@
 """Assertions: a result as accurate as the plain computation, and a subject that `check` finds no mistake in."""
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,18 +15,11 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, DtypeError, Shape
 __tracebackhide__ = True
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A difference beyond a tolerance: a sentence with its size, and a line with its place."""
-
-    sentence: str
-    where: str
-
-
-def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Difference | None:
+def difference(what: str, actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> str | None:
     """Return how a result exceeds the tolerance, or has NaN or infinity in other places; None if it does neither.
 
-    Places are compared first. The two tensors have the same shape, on any devices; empty ones do not differ.
+    The text has `what`, the name of the result, the size of the difference and its place. Places of NaN are compared
+    first. The two tensors have the same shape, on any devices; empty ones do not differ.
     """
     truth, dtype = reference64.detach().cpu(), actual.dtype
     actual = actual.detach().cpu().double()
@@ -35,22 +27,25 @@ def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Dif
     same = torch.where(
         finite, actual.isfinite(), (actual == truth) | (actual.isnan() & truth.isnan())
     )
-    if not same.all():
-        return Difference(
-            f"{int((~same).sum())} of {same.numel()} numbers are NaN or infinite where they should "
-            "not be, or the reverse.",
-            _first(~same, actual, truth),
-        )
     error = (actual - truth).abs().where(finite, 0.0)
     worst = error.max().item() if error.numel() else 0.0
-    if worst <= tolerance.allowed:
+    if not same.all():
+        wrong = ~same
+        words = (
+            f": {int(wrong.sum())} of {same.numel()} numbers are NaN or infinite where they should "
+            "not be, or the reverse."
+        )
+    elif worst > tolerance.allowed:
+        wrong = error == worst
+        words = (
+            f" ({str(dtype).removeprefix('torch.')}) is wrong by {worst:.3g}; allowed is {tolerance}.\n"
+            f"{int((error > tolerance.allowed).sum())} of {error.numel()} numbers are beyond it."
+        )
+    else:
         return None
-    beyond = int((error > tolerance.allowed).sum())
-    return Difference(
-        f"({str(dtype).removeprefix('torch.')}) is wrong by {worst:.3g}; allowed is {tolerance}.\n"
-        f"{beyond} of {error.numel()} numbers are beyond it.",
-        _first(error == worst, actual, truth),
-    )
+    index = tuple(wrong.nonzero()[0].tolist())
+    numbers = f"{actual[index].item():.9g}, expected {truth[index].item():.9g}"
+    return f"{what}{words}\n  at {list(index)}: {numbers}"
 
 
 @with_hints
@@ -112,19 +107,11 @@ def assert_no_worse(
             "tolerance.plain",
             f"{name}: plain is not finite where reference64 is, so it measures nothing.",
         )
-    found = difference(actual, reference64, measured(reference64, plain, actual.dtype, factor))
+    found = difference(
+        name, actual, reference64, measured(reference64, plain, actual.dtype, factor)
+    )
     if found is not None:
-        between = " " if found.sentence.startswith("(") else ": "
-        raise AssertionError(f"{name}{between}{found.sentence}\n{found.where}")
-
-
-def _first(where: Tensor, actual: Tensor, truth: Tensor) -> str:
-    """Return the line with the first index at which `where` is True, the actual and the expected value there."""
-    index = tuple(where.nonzero()[0].tolist())
-    return f"  at {list(index)}: {actual[index].item():.9g}, expected {truth[index].item():.9g}"
-
-
-# pytest shows what is raised here without frames of this module.
+        raise AssertionError(found)
 
 
 @with_hints

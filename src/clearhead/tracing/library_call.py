@@ -16,9 +16,8 @@ from clearhead.attention.kernels import eager
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Options, Problem, make_problem
 from clearhead.errors import ArgumentTypeError
-from clearhead.layers.caches import Cache, CacheBundle
+from clearhead.layers.inputs import CallOptions
 from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.masks.base import Mask
 from clearhead.stages import Stages
 from clearhead.tracing.traced_call import Step, TracedCall, input_steps, of_layer, stage_axes
 
@@ -34,11 +33,7 @@ def check_call(
     parameters = inspect.signature(function).parameters
     if hint_at(parameters, given, options):
         raise refusal(function, given, options, "trace")
-    needed = [
-        name
-        for name, each in parameters.items()
-        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-    ]
+    needed = [name for name, each in parameters.items() if each.default is each.empty]
     missing = [name for name in needed[len(given) :] if name not in options]
     if missing:
         first = "clearhead.attend, " if needed[0] == "query" else ""
@@ -67,26 +62,25 @@ def attend_call(
     return _traced("attend", problem, lead, computed, {}, kernel=kernel)
 
 
+@with_hints
 def layer_call(
     layer: MultiHeadAttention,
     x: Tensor,
     context: Tensor | None = None,
-    *,
-    mask: Mask | Tensor | None = None,
-    valid: Tensor | None = None,
-    cache: Cache | CacheBundle | None = None,
+    **options: Unpack[CallOptions],
 ) -> TracedCall:
     """Return the trace of a call of a layer, with the stages by the definition; layer and cache are not changed.
 
     Raises what the layer raises for such arguments.
     """
     # A trace leaves the cache of the caller as it is.
-    problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
+    options["cache"] = copy.deepcopy(options.get("cache"))
+    problem = layer.make_problem(x, context, **options)
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
     inputs = {"x": x} if context is None else {"x": x, "source": context}
-    cached = cache is not None
-    projections = of_layer(layer, problem, inputs, computed.context, output, is_cached=cached)
+    is_cached = options["cache"] is not None
+    projections = of_layer(layer, problem, inputs, computed.context, output, is_cached=is_cached)
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
@@ -105,7 +99,8 @@ def _traced(
 ) -> TracedCall:
     """Return the trace of a problem and its stages; `lead` are the names of the axes before the last two.
 
-    `output` is that of a layer, None for `attend`. The kernel is run once, to compare its context.
+    `inputs` are x and perhaps source of a layer, and `output` is its output; {} and None for `attend`. The kernel is
+    run once, to compare its context.
     """
     steps = input_steps(inputs)
     for name in ("query", "key", "value"):
@@ -129,10 +124,10 @@ def _traced(
     chosen, distance = _kernel_and_distance(problem, computed, kernel)
     return TracedCall(
         title,
-        steps,
+        {step.name: step for step in steps},
         problem.query_len,
         problem.kv_len,
-        (f"largest distance to the context of kernel {chosen!r}: {distance:.1e}",),
+        f"largest distance to the context of kernel {chosen!r}: {distance:.1e}",
         scale=problem.scale,
         mask=None if problem.mask is None else problem.mask.describe(),
         softcap=problem.softcap,

@@ -156,7 +156,7 @@ def _as_computed(
 ) -> Iterator[str]:
     """Yield the formulas of the stages that the code changes, then its numbers from scores to weights, by key.
 
-    The last line has the sum of the dropped weights.
+    `label` holds the labels of the printed keys. The last line has the sum of the dropped weights.
     """
     names = [name for name in rows if name in formulas and name not in ("scores", "context")]
     yield "weights, as the code makes them"
@@ -177,7 +177,8 @@ def _softmax(
 ) -> Iterator[str]:
     """Yield the softmax, from scores to weights, one line per key, a line for a sink, and the sums.
 
-    `rows` holds the stages of one query; the last line has the sums of exps and weights.
+    `rows` holds the stages of one query, `label` the labels of the printed keys, `formulas` those of the stages that
+    differ from the one before, for the heading; the last line has the sums of exps and weights.
     """
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]

@@ -1,6 +1,5 @@
 """Every stage between the input and the output, named, with its numbers."""
 
-import copy
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +24,15 @@ from clearhead.tracing.user_call import user_call
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
 
-class Trace(Mapping[str, Tensor]):
+class Trace(TracedCall, Mapping[str, Tensor]):
     """The stages of one call of attention, by name and in order.
 
     `trace["weights"]` is a tensor, `print(trace)` shows every stage with its formula and numbers,
     `trace.explain(query=1)` writes the arithmetic of one token out.
+
+    Attributes:
+        tokens: a label for each query: its number, and its word if there are words.
+        source_tokens: a label for each key.
 
     Example:
         >>> import torch, clearhead as ch
@@ -45,22 +48,7 @@ class Trace(Mapping[str, Tensor]):
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
     ) -> None:
-        self.title = call.title
-        self.steps = {step.name: step for step in call.steps}
-        self.scale = call.scale
-        self.mask = call.mask
-        self.softcap = call.softcap
-        self.dropout = call.dropout
-        self.sinks = call.sinks
-        self.kernel = call.kernel
-        """The kernel that runs this untraced; None for code of your own."""
-        self.difference = call.difference
-        """The largest distance of the context to that of the kernel, without dropout."""
-        self.expected = call.expected
-        """Of code of your own, the first stage that differs from the definition; None if none does."""
-        self.notes = call.notes
-        self.projections = dict(call.projections)
-        """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
+        super().__init__(**vars(call))
         self.tokens = labels(tokens, call.query_len, "tokens")
         if source_tokens is None and call.query_len == call.kv_len:
             source_tokens = tokens
@@ -74,26 +62,11 @@ class Trace(Mapping[str, Tensor]):
             )
         return self.steps[name].tensor
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Trace":
-        """Return a copy with its own numbers.
-
-        Tensors with a graph of gradients are detached, since those cannot be copied.
-        """
-        for step in self.steps.values():
-            if not step.tensor.is_leaf:
-                memo[id(step.tensor)] = step.tensor.detach().clone()
-        copied = memo[id(self)] = object.__new__(type(self))
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return copied
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.steps)
 
     def __len__(self) -> int:
         return len(self.steps)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.steps
 
     def __str__(self) -> str:
         return self.show()
@@ -121,7 +94,7 @@ class Trace(Mapping[str, Tensor]):
             lines.append(f"  {step.formula}")
             part, which = self._part(step, sample, head)
             lines += [f"  {line}" for line in table(part, self._row_labels(step), which)]
-        lines += ["", self._verdict()]
+        lines += ["", self.verdict]
         return "\n".join(lines)
 
     def to_markdown(self, *, sample: int = 0, head: int = 0) -> str:
@@ -142,7 +115,7 @@ class Trace(Mapping[str, Tensor]):
                 part, which = self._part(step, sample, head)
                 numbers = "\n".join(table(part, self._row_labels(step), which))
                 parts.append(fenced(numbers))
-        parts.append(self._verdict())
+        parts.append(self.verdict)
         return "\n\n".join(parts) + "\n"
 
     def _repr_html_(self) -> str:
@@ -265,10 +238,6 @@ class Trace(Mapping[str, Tensor]):
             ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
         """
         return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
-
-    def _verdict(self) -> str:
-        """Return the notes of the trace, joined by "; "."""
-        return "; ".join(self.notes)
 
     def _drawn(self) -> Iterator[Step]:
         """Yield every stage, and after the first that differs from the definition, what it should be."""

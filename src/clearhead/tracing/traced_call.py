@@ -215,27 +215,27 @@ class Expected(NamedTuple):
     tensor: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TracedCall:
     """One call of attention.
 
     Attributes:
         title: the name of what was called.
-        steps: every stage from the inputs to the output, in order.
+        steps: every stage from the inputs to the output by its name, in order.
         query_len, kv_len: the numbers of queries and keys.
-        notes: the sentences below the stages.
+        verdict: the text below the stages: their distance to a kernel or to the definition.
         scale, mask, softcap, dropout, sinks: the settings; of user code as they were read from it.
-        projections: of query, key, value and output, if they are plain linear maps.
+        projections: input, weight and bias of query, key, value and output, if they are plain linear maps.
         kernel: the kernel that runs this call untraced; None for user code.
-        difference: the largest distance of the context to that of the kernel.
-        expected: the first stage that differs from the definition; None if none does.
+        difference: the largest distance of the context to that of the kernel, without dropout.
+        expected: of user code, the first stage that differs from the definition; None if none does.
     """
 
     title: str
-    steps: list[Step]
+    steps: dict[str, Step]
     query_len: int
     kv_len: int
-    notes: tuple[str, ...]
+    verdict: str
     scale: float | None = None
     mask: str | None = None
     softcap: float | None = None

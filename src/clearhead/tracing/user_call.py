@@ -38,10 +38,9 @@ def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
     finally:
         sys.path[:] = path  # `located` adds the folder of a file
     computed = StagesOfCode(recording)
-    read, mixed = (
-        computed.read,
-        [name for name, origin in zip(SIDES, recording.origins, strict=True) if origin.mixed],
-    )
+    read = computed.read
+    origins = zip(SIDES, recording.origins, strict=True)
+    mixed = [name for name, origin in origins if origin.mixed]
     hides = any(STAGE_OF.get(change.kind) == "masked_scores" for change in read.before)
     dropout = None
     if computed.undropped is not None:
@@ -49,12 +48,14 @@ def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
     output, projections = _output(recording, computed)
     expected = None if mixed else computed.first_difference()
     query_len, kv_len = recording.attention.scores.shape[-2:]
+    steps = (*input_steps(recording.tokens()), *computed.steps, *output)
+    verdict = _verdict(recording, expected, mixed, hides)
     return TracedCall(
         recording.name,
-        [*input_steps(recording.tokens()), *computed.steps, *output],
+        {step.name: step for step in steps},
         query_len,
         kv_len,
-        (*_notes(recording), _verdict(recording, expected, mixed, hides)),
+        "; ".join((*_notes(recording), verdict)),
         scale=1.0 if read.scale is None else read.scale / (recording.attention.gain or 1.0),
         mask="the code's own mask" if hides else None,
         dropout=dropout,
@@ -112,9 +113,9 @@ def _projections(
 
 
 def _linear_map(source: Tensor, weight: Tensor, result: Tensor) -> TracedProjection | None:
-    """Return the linear map of a weight from `source` to `result`, with a bias if rows differ by one.
+    """Return a projection if `result` is `source @ weight`, or that plus one vector for all rows, its bias.
 
-    None if they do not fit.
+    Numbers are compared up to rounding. None if they differ, widths do not fit, or the result is empty.
     """
     if weight.shape[-2] != source.shape[-1] or not result.numel():
         return None

@@ -275,7 +275,7 @@ def _origin(recorder: Recorder, element: Tensor, index: Tensor, heads: int) -> O
     """Return the origin of the rows of one side, from tag element and node of each number, both (blocks, tokens, dim).
 
     Without a node if the numbers are not all of one operation; without heads if one of them stands for no single
-    element, or the rows are not those of the tokens in order.
+    element, or the rows are not those of the tokens in order, which are `mixed` if a matrix made them.
     """
     first = int(index.flatten()[0]) if index.numel() else 0
     if first < 1 or bool((index != first).any()):

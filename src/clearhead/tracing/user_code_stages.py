@@ -1,7 +1,7 @@
 """The stages that a user's code computed, under the names of the definition, and the first one that differs from it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import torch
@@ -183,51 +183,48 @@ class StagesOfCode:
     def first_difference(self) -> Expected | None:
         """Return the first stage that differs from the definition for the code's query, key and value.
 
-        None if none does. Without a declared mask, the pairs that the code hides, or tries to hide, are the intended
-        ones. None as well if something in `UNCOMPARED` is declared.
+        None if none does, or if something in `UNCOMPARED` is declared. Without a declared mask, the pairs that the code
+        hides, or tries to hide, are the intended ones. Scores and weights are compared only if the weights that
+        multiply the values differ; the context is compared with the code's own weights. Rows that see no key are not
+        compared, except in the scaled scores, where hidden pairs are not.
         """
         contract = self.recording.contract
         if any(getattr(contract, name) is not None for name in UNCOMPARED):
             return None
-        (blocks, queries, width), keys = self.values["query"].shape, self.values["key"].shape[1]
-        value_width = self.values["value"].shape[-1]
-        setting = Setting(contract, blocks, 1, 1, queries, keys, width, value_width)
-        for name, expected in self._differences(setting, self._visible(setting)):
-            return Expected(name, self.in_axes_of_call(expected))
-        return None
-
-    def _differences(self, at: Setting, visible: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, values by the definition) of every stage that differs; nothing if weights and context are right.
-
-        The values are (blocks, rows, columns); those of the context come from the code's own weights. Scores are
-        compared only if the weights that are mixed differ, and then every "changed_weights…" is yielded uncompared.
-        Rows that see no key are not compared, except in the scaled scores, where hidden pairs are not.
-        """
         got, gain = self.values, self._attention.gain
+        (blocks, queries, width), keys = got["query"].shape, got["key"].shape[1]
+        at = Setting(contract, blocks, 1, 1, queries, keys, width, got["value"].shape[-1])
+        visible = self._visible(at)
         raw = got["query"] @ got["key"].mT
         scale = None if gain is None else right_scale(at) / gain
         scaled = got["scaled_scores"] if scale is None else stages.scaled_scores(raw, scale)
-        capped = stages.capped_scores(scaled, at.contract.softcap)
+        capped = stages.capped_scores(scaled, contract.softcap)
         masked = stages.masked_scores(capped, declared_bias(at), visible)
         weights = stages.weights(masked)
         sees = visible.any(-1, keepdim=True)
         masked_got = got["masked_scores"]
         masked_got = masked_got.masked_fill(_hidden(masked_got, capped), -torch.inf)
+        context = got["dropped_weights"] @ got["value"]
+        rows = [("context", got["context"], context, sees)]
         mixed = got["dropped_weights"] if self.undropped is None else self.undropped
         if not self._same(mixed, weights, sees):
-            changed = got["scaled_scores"]
-            rows = (
-                ("scaled_scores", changed, scaled, ~_hidden(changed, scaled)),
+            changed = (name for name in got if name.startswith("changed_weights"))
+            rows = [
+                (
+                    "scaled_scores",
+                    got["scaled_scores"],
+                    scaled,
+                    ~_hidden(got["scaled_scores"], scaled),
+                ),
                 ("masked_scores", masked_got, masked, sees),
                 ("weights", got["weights"], weights, sees),
-            )
-            for name, computed, expected, where in rows:
-                if not self._same(computed, expected, where):
-                    yield name, expected
-            yield from ((name, weights) for name in got if name.startswith("changed_weights"))
-        context = got["dropped_weights"] @ got["value"]
-        if not self._same(got["context"], context, sees):
-            yield "context", context
+                *((name, mixed, weights, sees) for name in changed),
+                *rows,
+            ]
+        for name, computed, expected, where in rows:
+            if not self._same(computed, expected, where):
+                return Expected(name, self.in_axes_of_call(expected))
+        return None
 
     def _visible(self, at: Setting) -> Tensor:
         """Return bool (blocks, queries, keys), True for pairs that should be visible.

@@ -126,7 +126,7 @@ class QueryRun(NamedTuple):
         call: the number of the call.
         rows: the sample of the call for each sample of the whole, int64, (batch,).
         queries: the queries of the call.
-        live: the samples of the whole that go on so far, bool, (batch,); None for all.
+        live: the samples of the whole that have not ended, bool, (batch,); None for all.
     """
 
     call: int
@@ -146,9 +146,9 @@ class QueryRun(NamedTuple):
         return tensor if len(tensor) == 1 or self.is_own(len(tensor)) else tensor[self.rows]
 
     def agrees(self, one: Tensor, other: Tensor) -> bool:
-        """Return True if two tensors of the whole have equal numbers in the samples that go on so far.
+        """Return True if two tensors of the whole have equal numbers in the samples that have not ended.
 
-        False for meta tensors, and for other dtypes or shapes; one row stands for all.
+        False for meta tensors, and for other dtypes or shapes; one row is broadcast.
         """
         if one.is_meta or (one.dtype, one.shape[1:]) != (other.dtype, other.shape[1:]):
             return False

@@ -166,7 +166,7 @@ class Encoder:
 
 
 def _goes_into(small: Tensor, large: Tensor) -> bool:
-    """Return True if no dimension of `small` is larger than that of `large`; both must have as many."""
+    """Return True if no dimension of `small` is larger than that of `large`, which has as many."""
     return all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
 
 
@@ -320,8 +320,8 @@ def _content(message: str) -> FileError:
 def _check_mask(problem: Problem) -> None:
     """Check the numbers in a mask from a file, by evaluating its first pair, if there is one, and its spans.
 
-    FileError if that is no bool. Errors of the mask itself pass. A problem without a mask or with a plain causal one
-    is not checked.
+    FileError if a pair is no bool. Errors of the mask itself propagate. A problem without a mask or with a plain causal
+    one is not checked.
     """
     mask = problem.mask
     if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers

@@ -93,7 +93,11 @@ def links_of_heads(
 
 
 def _places(given: int | Tensor | None, length: int, axis: int, sample: int) -> Tensor:
-    """Return the chosen indices, int64, on the CPU: one, those that are True in a sample, or all for None."""
+    """Return the chosen indices, int64, on the CPU: one, those that are True in a sample, or all for None.
+
+    `axis` is that of the matrix, for messages. Raises SelectionError for a place that is not there or a tensor without
+    True, ShapeError for one of another length.
+    """
     if isinstance(given, Tensor):
         rows = torch.atleast_2d(given)
         given = rows[sample % len(rows)].nonzero()[:, 0]
@@ -255,6 +259,7 @@ class ChosenLayers:
     """
 
     def __init__(self, given: object) -> None:
+        """Read a choice of layers; ArgumentTypeError or ArgumentError, see the class, if it is none."""
         every: Sequence[object] = [given]
         if isinstance(given, Sequence) and not isinstance(given, str | bytes):
             every = given
@@ -277,9 +282,11 @@ class ChosenLayers:
             )
 
     def __bool__(self) -> bool:
+        """Return False if all layers are watched."""
         return self.wanted is not None
 
     def __str__(self) -> str:
+        """Return what was chosen, for a message: " of 'encoder.*', 5", or "" for all."""
         return f" of {', '.join(map(shown, self.wanted))}" if self.wanted else ""
 
     def has(

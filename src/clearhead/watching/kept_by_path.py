@@ -7,7 +7,6 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 from torch import Tensor
 
 from clearhead._text import shown
-from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import (
     ArgumentError,
@@ -24,11 +23,6 @@ from clearhead.watching.continuing import fingerprints
 from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.missing import Missing
 from clearhead.watching.module_calls import Accumulated, Call, Calls, Kept, Matrices
-
-
-def worked_out(problem: Problem) -> Tensor:
-    """Return the context of a call, (batch, num_heads, query_len, value_dim), computed by `run` without dropout."""
-    return run(problem.replace(dropout=None))
 
 
 def without_numbers(problem: Problem) -> Problem:
@@ -280,7 +274,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """Raise an ArgumentError for a record of contexts or results of a function, or, unless `totals`, of totals.
 
         Raises:
-            ArgumentError: code `watch.results`.
+            ArgumentError: code `watch.results`; `verb` names the method in its message.
         """
         if self._keep in ("contexts", "function") or (self._keep == "total" and not totals):
             raise ArgumentError(
@@ -350,6 +344,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return len(self._modules)
 
     def __contains__(self, layer: object) -> bool:
+        """Return True for the path of a module that attended; False for any number."""
         return layer in self._modules
 
     def _graphs(self) -> dict[str, Call]:

@@ -31,7 +31,7 @@ def listen(undo: Undo) -> None:
 
 
 def _listeners() -> list[Any]:
-    """Return the watches that listen to this context."""
+    """Return the open watches that listen to this context: those entered in it, and those with threads="all"."""
     here = _entered.get()
     return [each for each in _every() if each.every_thread or each.entry in here]
 
@@ -79,6 +79,8 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Any, str]
 
 
 class _Following:
+    """Listener of the hooks that passes running modules to the watches."""
+
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         """Pass a module that starts to run to the watches of this context, and to those with threads="all".
 

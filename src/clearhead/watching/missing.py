@@ -48,7 +48,7 @@ class Missing(NamedTuple):
     """A part of a watched model that attended and was not seen.
 
     Attributes:
-        path: where it stands in the model; "" is the model.
+        path: where it is in the model; "" is the model.
         kind: the name of its class.
         reason: why it was not seen.
         way_out: what makes it seen.
@@ -126,7 +126,10 @@ class Paths:
         return name
 
     def innermost(self, running: list[nn.Module]) -> tuple[nn.Module, str] | None:
-        """Return the innermost module of this model among those that run, and its path; None if none is of it."""
+        """Return the innermost module of this model among those that run, and its path; None if none is of it.
+
+        `running` has the innermost last.
+        """
         for module in reversed(running):
             name = self.of(module)
             if name is not None:
@@ -206,7 +209,7 @@ class Ran:
         return list(found.values())
 
     def _of_own(self, path: str, kind: type, what: str) -> Missing:
-        """Return the entry for a module that attends with its own softmax or with FlexAttention."""
+        """Return the entry for a module that attends by itself; `what` is "softmax" or "flex_attention"."""
         if what == "flex_attention":
             way_out = "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend."
             return Missing(path, kind.__name__, "it calls FlexAttention itself", way_out)

@@ -31,6 +31,7 @@ class Keys:
     """Keys that grow, as in a KV cache, with their values if those are kept; each call sees a slice of them."""
 
     def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
+        """Store the first keys, and their values if kept, as copies unless `copy` is False, and the ids of the keys."""
         self._rooms = [each.clone() if copy else each for each in held]
         self._tokens = tokens
         self.length = held[0].shape[2]
@@ -92,7 +93,7 @@ class Call:
     link: Continuation | None = None
     """The link to the call before; None if it does not continue it."""
     handed_on: Tensor | None = None
-    """The context of the kept heads as the model went on with it, where that is kept."""
+    """The context of the kept heads as the model used it, where that is kept."""
     made: AttentionMatrix | None = None
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
@@ -112,7 +113,7 @@ class Call:
         return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
-        """Store the context's graph edge, if any; return it, or, with grad on and no graph, a copy that starts one."""
+        """Return the context, or with gradients on and no graph a copy that starts one; store its graph edge if any."""
         if torch.is_grad_enabled() and not context.requires_grad:
             # No leaf, which the model could not write to.
             context = context.detach().requires_grad_().clone()
@@ -203,7 +204,7 @@ class Calls(Generic[Kept]):
         return self.all() if self.several() else (self.whole(),)
 
     def layers(self, runs: int) -> list[list[Any]]:
-        """Return the parts of the module as a list for each layer that it stands for; one list unless it repeats.
+        """Return the parts of the module as a list for each layer that it is; one list unless it repeats.
 
         A module that attends n times in each of `runs` runs of the model, with the same number of queries and keys
         each time, is n layers.
@@ -295,7 +296,7 @@ class Matrices(Calls[Kept]):
         return tuple(self.shown(call.matrix()) for call in self._calls)
 
     def several(self) -> str:
-        """Return why the calls cannot be stitched to one matrix, in words; "" if they can. Raises as `Call.matrix`."""
+        """Return why the calls cannot be stitched to one matrix; "" if they can. WatchError as `Call.matrix`."""
         stitched = self._stitch()
         return stitched if isinstance(stitched, str) else ""
 
@@ -328,11 +329,10 @@ class Matrices(Calls[Kept]):
     def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
         """Return the one matrix of the sequences that a generation returned, as calls; or why there is none, as text.
 
+        None if the ids that the calls read are not known.
+
         Args:
             sequences: token ids, (batch, len); the model did not read the last one.
-
-        Returns:
-            None if the ids that the calls read are not known.
         """
         text = next(iter(self._of_the_text()), self)._calls
         texts = read_texts(text)

@@ -107,7 +107,8 @@ class Copies:
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
         """Return a mask with copies of its tensors, as a description where a tensor is a known pattern.
 
-        And, Or and Not are rebuilt; And without parts that hide nothing. Other masks are returned themselves.
+        A tensor without a column for each of `kv_len` keys stays dense. And, Or and Not are rebuilt; And without parts
+        that hide nothing. Other masks are returned themselves.
         """
         if isinstance(mask, And):
             left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)

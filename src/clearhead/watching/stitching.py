@@ -4,7 +4,7 @@ Keys are at their places in the whole text. A step of a window has the last keys
 beam search continues rows of the step before: its link says which (`watching/continuing.py`). Each query sees one run
 of keys, up to its own or, inside a picture, up to the picture's last.
 
-Cross-attention has the same keys in each call, which says nothing of its queries: they go on where those of the
+Cross-attention has the same keys in each call, which says nothing of its queries: they continue where those of the
 self-attention of the same text do, row by row.
 """
 
@@ -25,7 +25,7 @@ from clearhead.masks.full import Full, full
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.watching.continuing import Continuation, QueryRun
 
 NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
@@ -37,7 +37,7 @@ class Reach(NamedTuple):
 
     Attributes:
         first: the place among the keys of the first that each query sees, padding aside, (batch or 1, query_len).
-        stop: the place after the last, likewise: after the query's own key, or after the picture that it belongs to.
+        stop: the place after the last, in the same shape: after the query's own key, or after its picture.
         valid: True for the keys that are not padded, (batch or 1, kv_len); also for those before
             `first`, whose weights are not known.
     """
@@ -54,9 +54,9 @@ def stitch(
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
-    They are if they go on from one another, as `continued` has it, and each query sees one run of keys, with the same
+    They are if each continues the call before (`continued`), and each query sees one run of keys, with the same
     padding; or, in cross-attention, if all have the same keys and mask, and the self-attention of their queries
-    goes on.
+    continues.
 
     Args:
         matrices: one for each call.
@@ -152,7 +152,7 @@ def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tenso
     parts = []
     for each in pieces:
         call = calls[each.call]
-        real = counting("real_queries", real_queries(call), call).expand(call.batch, -1)
+        real = read_queries("real_queries", real_queries(call), call).expand(call.batch, -1)
         real = real[each.rows, each.queries]
         parts.append(real if each.live is None else real & each.live[:, None])
     return torch.cat(parts, dim=1)

@@ -34,7 +34,7 @@ def check_asked(model: object, query: object) -> None:
 def called(model: nn.Module, inputs: object) -> Any:
     """Return the output of a model for a mapping of named arguments, a tuple, or one tensor.
 
-    Gradients as they are set. Raises as `arguments_of`.
+    Gradients are on or off as they are. Raises ArgumentTypeError, code `inputs.type`, for other inputs.
     """
     given, named = arguments_of(inputs)
     return model(*given, **named)
@@ -90,6 +90,7 @@ class StreamRun:
     ending: tuple[Ending, nn.Module, Tensor] | None = None
 
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
+        """Run the model; `query` is the requested position, negative from the end, or None for all."""
         self._model, self._query = model, query
         self._calls: dict[str, list[BlockCall]] = {}
         self._norm: Ending | None = None
@@ -121,6 +122,7 @@ class StreamRun:
         """
 
         def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            """Store input and output of a call; no-op unless a tensor was given and the output has three dimensions."""
             made = _first(output)
             given = _first(args)
             given = _first(kwargs) if given is None else given
@@ -232,15 +234,20 @@ class EndedRun:
     """One run of a model, with its last norm and its unembedding.
 
     Attributes:
-        norm: the last norm as it was, at the queries that are asked for.
+        norm: the last norm as it was, at the requested queries.
         normed: what it gave there, (batch, query_len, embed_dim); float64.
         weight, bias: of the linear layer that reads it.
         places: the positions of these queries.
+
+    Raises:
+        SelectionError: code `logits.query`, as `StreamRun`.
+        UnsupportedError: code `logits.unembedding`, unless the output is that of a linear layer after a norm.
     """
 
     def __init__(self, model: nn.Module, inputs: object, query: int | None) -> None:
+        """Run the model, and read its last norm and its unembedding; arguments as of `StreamRun`."""
         self._model, self._run = model, StreamRun(model, inputs, query)
-        ending, unembedding, made = _ending(model, self._run)
+        ending, unembedding, made = _checked_ending(model, self._run)
         self._stream, self.normed = ending.call
         self.places = self._run.places
         rounding = rounding_of(ending.output)
@@ -272,7 +279,7 @@ class EndedRun:
         self._run.check_end(self._stream)
 
 
-def _ending(model: nn.Module, run: StreamRun) -> tuple[Ending, nn.Module, Tensor]:
+def _checked_ending(model: nn.Module, run: StreamRun) -> tuple[Ending, nn.Module, Tensor]:
     """Return the last norm, the unembedding, and its output; UnsupportedError unless the model returns that."""
     ending = run.ending
     reason = "no linear layer read the output of a norm"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_ints, check_has_numbers, check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
-from clearhead.matrix.real_queries import counting, real_queries
+from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.matrix.roles import first_keys
 from clearhead.watching.continuing import Continuation
 
@@ -20,7 +20,7 @@ class _Ended:
     """The rows of a generation that have ended and read padding, step by step.
 
     Args:
-        model: what it ends with and what it pads with stands in its configuration.
+        model: its configuration has the ids that it ends and pads with.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,7 +39,7 @@ class _Ended:
         """(batch, 1), True for those that had ended before the token that was read last; None if no row had ended."""
 
     def read(self, ids: Tensor) -> None:
-        """Read the tokens of a call, (batch, len), and set `rows`, None if none ended; a call of several resets it."""
+        """Set `rows` from the tokens of a step, (batch, 1), None if no row ended; several tokens a row reset it."""
         before, ended = self._before, self.rows
         self.begin()
         if ids.shape[1] != 1 or self._pad is None or ids.is_meta:
@@ -87,7 +87,7 @@ class TokenIds:
     def read(self, module: nn.Module, inputs: Any) -> None:
         """Store the ids that a module is called with, if it is the input embedding of the model; else a no-op.
 
-        Given ids go before them: then only the ended rows are noted.
+        If ids were given, they are not stored, and only the ended rows are noted.
         """
         if module is not self._embedding or not inputs or not isinstance(inputs[0], Tensor):
             return
@@ -110,7 +110,7 @@ class TokenIds:
         ended = self._ended.rows
         if ended is None or ended.shape != (problem.batch, problem.query_len):
             return problem
-        real = counting("real_queries", real_queries(problem), problem)
+        real = read_queries("real_queries", real_queries(problem), problem)
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
     def of(self, problem: Problem, name: str, link: Continuation | None = None) -> Tensor | None:

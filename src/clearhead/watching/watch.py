@@ -103,7 +103,7 @@ def watch(
         source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, in the same form;
             `tokens` are then those of the decoder.
         values: True keeps the value of each call next to its key, as `AttentionMatrix.value`.
-        contexts: True keeps the context of each head as well, as the model went on with it, after dropout: `context` of
+        contexts: True keeps the context of each head as well, as the model used it, after dropout: `context` of
             the matrix or the summary, and with keep="total" the mean of it over all queries. Not with a
             function.
         threads: "own" takes the calls of the context that enters the block, as `contextvars` has it: those of this

@@ -15,13 +15,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from clearhead._common.elements import Drawn
 from clearhead._common.torch_internals import is_transformed
 from clearhead._text import readable
+from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.continuing import Continuation, Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep, Kind, worked_out
+from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import enter_context, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.module_calls import Kept
@@ -69,12 +70,12 @@ class Wanted:
 
     @property
     def has_values(self) -> bool:
-        """True if the value of each call is kept: asked for, or with keep="gradients"."""
+        """True if the value of each call is kept: requested, or with keep="gradients"."""
         return self.values or self.keep == "gradients"
 
     @property
     def has_contexts(self) -> bool:
-        """True if the context of each call is kept: asked for, or with keep="contexts"."""
+        """True if the context of each call is kept: requested, or with keep="contexts"."""
         return self.contexts or self.keep == "contexts"
 
     def check(self) -> None:
@@ -150,6 +151,10 @@ class Watch(Drawn, Generic[Kept]):
         return readable(f"watch({name}, keep={keep!r}{more}){self._layers}{heads}")
 
     def __enter__(self) -> Seen[Kept]:
+        """Install the hooks and return an empty record, which is filled while the model runs.
+
+        Raises WatchError, code `watch.entered`, if the watch is entered already.
+        """
         if any(each is self for each in installing.users()):
             raise WatchError(
                 "watch.entered",
@@ -170,6 +175,7 @@ class Watch(Drawn, Generic[Kept]):
         return self.seen
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Uninstall the hooks and complete the record; after a block without an error, raise as `_raise_trouble`."""
         try:
             tap.value_readers.discard(self)
             installing.uninstall(self)
@@ -199,8 +205,8 @@ class Watch(Drawn, Generic[Kept]):
         """Add a call that a module makes to the record.
 
         Return a function that takes its context, or None if none is needed. Calls of compiled parts and of layers that
-        were not asked for are not kept. A failure is stored, and raised when the block ends: until then the model goes
-        on as if it was not watched.
+        were not requested are not kept. A failure is stored, and raised when the block ends: until then the model runs
+        as if it was not watched.
         """
         with self._lock:
             if name in self._parts.holding:
@@ -250,6 +256,7 @@ class Watch(Drawn, Generic[Kept]):
             totals = totalled(problem, tokens, first)
 
             def add(context: Any = None) -> Any:
+                """Add the totals of the call, with the mean of its context if given; return the context."""
                 with torch.inference_mode(False), self._lock:
                     mean = context is not None
                     whole = with_mean_of(context, totals, problem, heads) if mean else totals
@@ -282,7 +289,7 @@ class Watch(Drawn, Generic[Kept]):
         """
         if gives.context:
             return hand_on if take is None else lambda context: hand_on(take(context))
-        hand_on(worked_out(problem))
+        hand_on(run(problem.replace(dropout=None)))
         return take
 
     def _known_of(
@@ -365,9 +372,9 @@ class Watch(Drawn, Generic[Kept]):
         if not self._attended:
             raise nothing_seen(name, self.seen.missing, ran=self._ran)
         self._layers.check(name, self._attended)
-        self._say_missing(name)
+        self._warn_of_missing(name)
 
-    def _say_missing(self, name: str) -> None:
+    def _warn_of_missing(self, name: str) -> None:
         """Warn of the parts that were not seen, if any; raise a WatchError instead if the watch is strict."""
         missing = self.seen.missing
         if not missing:

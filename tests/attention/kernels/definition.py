@@ -187,8 +187,8 @@ def close(actual: Tensor, truth: Tensor, plain: Tensor, what: str, terms: float 
         tolerance = measured(truth, plain, actual.dtype)
         tolerance = replace(tolerance, largest=max(tolerance.largest, terms))
         assert actual.shape == truth.shape
-        found = difference(actual, truth, tolerance)
-        assert found is None, f"{what}: {found.sentence}\n{found.where}"
+        found = difference(what, actual, truth, tolerance)
+        assert found is None, found
         return
     # Sums of fewer than 100 numbers of about 1, each rounded a few times.
     largest = max([1.0, *truth[truth.isfinite()].abs().flatten().tolist()])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.attention.kernels._fused_calls import MOST_PAIRS, classes
+from clearhead.attention.kernels._fused_calls import MOST_PAIRS, documents_by_length
 from clearhead.attention.kernels._lowering import Piece
 from clearhead.attention.kernels._nonfinite import SMALL
 from clearhead.attention.problem import make_problem
@@ -84,7 +84,7 @@ def test_a_call_computes_few_pairs_more(causal: bool, width: int, calls: int) ->
     ends = [*accumulate(lengths)]
     runs = [slice(end - n, end) for n, end in zip(lengths, ends, strict=True)]
     pieces = [Piece(slice(0, 1), run, run, causal, False) for run in runs]
-    groups = classes(make_problem(*torch.zeros(3, 1, 1, ends[-1], width)), pieces)
+    groups = documents_by_length(make_problem(*torch.zeros(3, 1, 1, ends[-1], width)), pieces)
     assert sorted(place for group in groups for place in group) == [*range(len(lengths))]
     most = MOST_PAIRS if causal else 1
     for group in groups:

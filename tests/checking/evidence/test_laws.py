@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.cases import broken
-from clearhead.checking.evidence.laws import by_samples
+from clearhead.checking.evidence.cases import broken, by_samples
 
 
 class Squeezed:

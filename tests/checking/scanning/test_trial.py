@@ -11,7 +11,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.checking.scanning.sources import Definition, Source
-from clearhead.checking.scanning.takes import is_callable, ways
+from clearhead.checking.scanning.takes import is_callable, likely_takes
 from clearhead.checking.scanning.trial import _normalised, tried, tried_in
 from tests.checking.test_embedding import Model
 
@@ -165,7 +165,7 @@ class AcrossAll(Attention):
     ],
 )
 def test_how_it_is_called_is_read_off_its_parameters(found, first):
-    assert ways(found)[0] == first
+    assert likely_takes(found)[0] == first
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Sums(NamedTuple):
     rest: Tensor
 
 
-def at_once(problem: Problem) -> Tensor:
+def attend_small(problem: Problem) -> Tensor:
     """Return the context of a small problem without tiles, (batch, num_heads, query_len, value_head_dim), upcast.
 
     Bias, sinks and dropout are ignored. Queries that see no key get zeros.
@@ -204,14 +204,16 @@ def backward(
             toward = grad_context[place].reshape(*shape[:2], -1)
             torch.bmm(toward, some_value.mT, out=grads)
             if grad_sinks is not None:
-                grad_sinks[part.heads] -= _lost(sinks, context, grad_context, sums, place)
+                grad_sinks[part.heads] -= _negated_sink_grad(
+                    sinks, context, grad_context, sums, place
+                )
             dropped = weights
             if pattern is not None:
                 kept = pattern.view(number, tile, part, shape)
                 grads.mul_(kept)
                 dropped = kept.mul_(weights)
             if grad_value is not None:
-                _add(grad_value[part.folded], tile, dropped.mT, toward)
+                _add_to_keys(grad_value[part.folded], tile, dropped.mT, toward)
             # Weights · (gradients − Σ weights · gradients). Context · gradient is that sum too, but
             # rounded differently: where one weight is 1 the difference would not be 0.
             softmax_backward_(grads, weights)
@@ -225,7 +227,7 @@ def backward(
             some_grad = torch.bmm(grads, some_key).mul_(work.scale)
             grad_query[place] = some_grad.view(grad_query[place].shape).to(query.dtype)
         if grad_key is not None:
-            _add(grad_key[part.folded], tile, grads.mT, some_query, work.softcap or 1.0)
+            _add_to_keys(grad_key[part.folded], tile, grads.mT, some_query, work.softcap or 1.0)
     return (
         grad_query,
         None if grad_key is None else grad_key.view(key.shape).to(key.dtype),
@@ -235,14 +237,14 @@ def backward(
     )
 
 
-def _lost(
+def _negated_sink_grad(
     sinks: Tensor | None,
     context: Tensor | None,
     grad_context: Tensor,
     sums: Sums,
     place: tuple[slice, slice, slice],
 ) -> Tensor:
-    """Return the gradient with respect to the sink logits, per head, negated, from the queries of `place`.
+    """Return minus the gradient with respect to the sink logits, (heads of `place`,), from the queries of `place`.
 
     Args:
         sinks: (num_heads,); not None.
@@ -260,8 +262,11 @@ def _lost(
     return (share * lost).sum(dim=(0, 2))
 
 
-def _add(to: Tensor, tile: Tile, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
-    """Add factor · (left @ right) to the rows of `to` that belong to the keys of a tile, in place."""
+def _add_to_keys(to: Tensor, tile: Tile, left: Tensor, right: Tensor, factor: float = 1.0) -> None:
+    """Add factor · (left @ right), (heads, keys of the tile, width), to the keys of a tile in `to`, in place.
+
+    `to` is (heads, kv_len, width).
+    """
     before = 0
     for run in tile.keys:
         to[:, run].baddbmm_(left[:, before : before + length(run)], right, alpha=factor)
@@ -278,6 +283,7 @@ class _GradBias:
     """
 
     def __init__(self, work: Work, bias: Bias | None, tensor: Tensor | None) -> None:
+        """Start with a sum of zeros, of the shape of `tensor`; neither bias nor tensor may be None."""
         assert bias is not None
         assert tensor is not None
         self.work, self.bias, self.tensor = work, bias, tensor

@@ -223,6 +223,7 @@ class Folded:
     """
 
     def __init__(self, work: Work, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Fold query, key and value, (batch, heads, tokens, width), as views where their strides allow it."""
         self.query = query.unflatten(1, (work.num_kv_heads, work.group)).flatten(0, 1)
         self.key, self.value = key.flatten(0, 1), value.flatten(0, 1)
         # The cap divides by itself first and multiplies last: the scores come divided.
@@ -254,6 +255,7 @@ class Buffer:
     """
 
     def __init__(self, work: Work, like: Tensor) -> None:
+        """Allocate `work.largest` numbers, in the dtype and on the device of `like`."""
         self.memory = like.new_empty(work.largest)
 
     def view(self, *shape: int) -> Tensor:

@@ -48,7 +48,7 @@ def call_with_sinks(
 ) -> Tensor:
     """Return the context of one fused call, as `fused_call` does, with the sinks if there are any.
 
-    And then without dropout.
+    With sinks, the dropout of the problem is ignored.
     """
     if problem.sinks is None:
         return fused_call(problem, query, key, value, mask, causal)
@@ -69,7 +69,10 @@ def _with_sinks(problem: Problem, context: Tensor, total: Tensor) -> Tensor:
 
 
 def are_documents(pieces: list[Piece]) -> bool:
-    """Return True if no piece is masked, each has as many keys as queries, or none, and a sample's are in order."""
+    """Return True if no piece is masked or tiled, each has as many keys as queries, or none, and no two share keys.
+
+    The keys of a sample must ascend from piece to piece.
+    """
     ends: dict[int, int] = {}
     for piece in pieces:
         row, seen = piece.rows.start, length(piece.keys)
@@ -81,7 +84,7 @@ def are_documents(pieces: list[Piece]) -> bool:
     return True
 
 
-def classes(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
+def documents_by_length(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
     """Group documents of similar length, longest first, and return the indices of each group's pieces.
 
     The pieces of a group are all causal, or all not causal and of one length. On the CPU a document with more than
@@ -106,7 +109,7 @@ def classes(problem: Problem, pieces: list[Piece]) -> list[list[int]]:
 def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
     """Return the context of pieces that are documents, (batch, num_heads, query_len, value_head_dim).
 
-    Each group of `classes` is one call, padded to the longest. Documents without keys get zeros.
+    Each group of `documents_by_length` is one call, padded to the longest. Documents without keys get zeros.
     """
     if length(pieces[0].rows) > 1:
         rows = [slice(row, row + 1) for row in range(problem.batch)]
@@ -117,7 +120,7 @@ def run_documents(problem: Problem, pieces: list[Piece]) -> Tensor:
         _cut(problem.value, pieces, [piece.keys for piece in pieces]),
     ]
     contexts: dict[int, Tensor] = {}
-    for group in classes(problem, pieces):
+    for group in documents_by_length(problem, pieces):
         sizes = [length(pieces[place].keys) for place in group]
         query, key, value = (
             pad_sequence([each[place].transpose(0, 1) for place in group], True).transpose(1, 2)
@@ -239,7 +242,7 @@ def fused_call(
     the scores. A value of another width than the key is padded, and the context cut again.
     """
     width = value.shape[3]
-    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
+    query, key, value, scale = _for_fused_call(query, key, value, problem.scale)
     grouped = False
     if query.shape[1] != key.shape[1]:  # a branch, since sizes may be symbolic or traced
         grouped = True
@@ -265,7 +268,7 @@ def _fused_with_logsumexp(
     Arguments are those of `fused_call`. The logsumexp is (samples, num_heads, queries), upcast.
     """
     width = value.shape[3]
-    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
+    query, key, value, scale = _for_fused_call(query, key, value, problem.scale)
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     context, total = FlashWithLogsumexp.apply(query, key, value, mask, causal, scale)
@@ -273,7 +276,7 @@ def _fused_with_logsumexp(
     return context if context.shape[3] == width else context[..., :width], total
 
 
-def _as_the_kernels_want(
+def _for_fused_call(
     query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return query, key, value and scale with one width, contiguous rows that do not overlap, and a scale above 0.
@@ -302,8 +305,9 @@ def _as_the_kernels_want(
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
     """Return mask and bias of a piece as one tensor, and which queries see a key, (…, queries, 1).
 
-    Both None without a mask; the second also if all are known to see a key, never on a GPU or in a trace. Bool without
-    a bias. Rows that see nothing are all open, as in `shown_mask`; a strip's queries are in reverse.
+    Both None for a piece that is not masked; the second also if all are known to see a key, never on a GPU or in a
+    trace. The first is bool without a bias, else it is added to the scores. Rows that see nothing are all open, as in
+    `shown_mask`; a strip's queries are in reverse.
     """
     if not piece.masked:
         return None, None

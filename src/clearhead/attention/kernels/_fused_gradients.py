@@ -21,7 +21,10 @@ def refuse_second(context: Tensor) -> Tensor:
 
 
 def _only_first(grads: tuple[Tensor | None, ...], _: object) -> tuple[Tensor | None, ...] | None:
-    """Return the gradients of a call that raise when they are differentiated; None keeps them, if none can be."""
+    """Return the gradients of a call as ones that raise UnsupportedError when they are differentiated.
+
+    None, with which autograd keeps the gradients that it has, if grad mode is off. A hook of a node of the graph.
+    """
     return _NoSecond.apply(*grads) if torch.is_grad_enabled() else None
 
 

@@ -78,7 +78,7 @@ def lower(problem: Problem) -> list[Piece]:
             if problem.query.shape[2] == problem.key.shape[2]:
                 return EVERYTHING_CAUSAL
     spans = None
-    if mask is not None and is_known(problem, mask):
+    if mask is not None and are_spans_known(problem, mask):
         (batch, heads, query_len, _), kv_len = problem.query.shape, problem.key.shape[2]
         if problem.bias is None:
             run = mask.common_run(problem.extent)
@@ -94,7 +94,7 @@ def lower(problem: Problem) -> list[Piece]:
     return _portions(problem, spans)
 
 
-def is_known(problem: Problem, mask: Mask) -> bool:
+def are_spans_known(problem: Problem, mask: Mask) -> bool:
     """Return True if the host knows the spans of the mask without reading a device.
 
     The tensors must be concrete, and PyTorch must not trace.
@@ -166,10 +166,10 @@ def _tiled(problem: Problem, spans: Spans) -> list[Piece]:
 def _portions(problem: Problem, spans: Spans | None, part: slice | None = None) -> list[Piece]:
     """Return chunks of queries, of all or of `part`, each with the keys that it sees and its part of the mask.
 
-    EVERYTHING_MASKED if one chunk has all pairs, or if the loop would be unrolled. Without spans each chunk has all
-    keys.
+    EVERYTHING_MASKED if one chunk, which is no strip, has all pairs, or if `is_one_graph` says so. Without spans each
+    chunk has all keys.
     """
-    per_query = max(1, _masks(problem) * problem.kv_len)
+    per_query = max(1, _mask_count(problem) * problem.kv_len)
     if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
         return EVERYTHING_MASKED
     strip = _goes_by_distance(problem)
@@ -211,7 +211,7 @@ def _goes_by_distance(problem: Problem) -> bool:
     return spans is not None and bool((spans.stop > spans.start).any(dim=2).all())
 
 
-def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
+def cut_to_read_keys(problem: Problem, pieces: list[Piece]) -> Problem:
     """Return the problem, without its mask, cut to the keys from the first to the last that the pieces read.
 
     The problem itself if that is every key; no key if no piece reads one. The pieces do not index the result.
@@ -231,7 +231,7 @@ def in_sight(problem: Problem, pieces: list[Piece]) -> Problem:
 def mask_numbers(problem: Problem, piece: Piece) -> int:
     """Return the number of entries of the mask or bias tensor of a piece, over all samples and heads that differ."""
     queries, keys = lengths_of(problem, piece)
-    return _masks(problem) * (queries + keys - 1 if piece.strip else queries * keys)
+    return _mask_count(problem) * (queries + keys - 1 if piece.strip else queries * keys)
 
 
 def lengths_of(problem: Problem, piece: Piece) -> tuple[int, int]:
@@ -246,7 +246,7 @@ def place_of(piece: Piece) -> tuple[slice | None, slice | None]:
     return (None, None) if piece.whole else (piece.queries, piece.keys)
 
 
-def _masks(problem: Problem) -> int:
+def _mask_count(problem: Problem) -> int:
     """Return the number of different masks or biases: samples × heads, where an axis that all share counts as 1."""
     heads = 1
     batch = 1
@@ -283,7 +283,7 @@ def count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
         marks: 0.0 or 1.0, (batch, num_kv_heads, kv_len, marks).
     """
     mask, spans = problem.mask, None
-    if not pieces[0].whole and mask is not None and is_known(problem, mask):
+    if not pieces[0].whole and mask is not None and are_spans_known(problem, mask):
         spans = problem.spans if problem.query.is_cpu else host_spans(mask, problem.extent)
     if spans is not None:
         return stages.repeat_kv_heads(_count_in_runs(spans, marks), problem.num_heads)

@@ -18,7 +18,7 @@ from clearhead._common.torch_internals import is_autocast
 from clearhead._text import format_bytes
 from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
-from clearhead.attention.kernels._blockwise_passes import Saved, at_once, backward, forward
+from clearhead.attention.kernels._blockwise_passes import Saved, attend_small, backward, forward
 from clearhead.attention.kernels._blockwise_work import (
     SMALL,
     Work,
@@ -147,7 +147,7 @@ def _attend(problem: Problem) -> Tensor:
     A small problem is computed at once, another one tile by tile. With dropout a seed is drawn.
     """
     if _is_small(problem):
-        return contain(problem, lambda finite: at_once(finite).to(problem.query.dtype), _count)
+        return contain(problem, lambda finite: attend_small(finite).to(problem.query.dtype), _count)
     seed = 0 if problem.part is None else problem.part.seed or 0
     if problem.dropout is not None and problem.part is None:
         seed = int(torch.randint(1 << 62, (), device=problem.device))

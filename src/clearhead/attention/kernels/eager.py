@@ -72,7 +72,7 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
 def _portions(problem: Problem) -> Sequence[slice | None]:
     """Return the slices of queries that are computed one after the other, of up to PORTION scores or one query each.
 
-    [None] for all at once while PyTorch traces; one empty slice if there are no queries.
+    [None], for all at once, where `is_one_graph` says so; one empty slice if there are no queries.
     """
     row = problem.batch * problem.num_heads * problem.kv_len
     if problem.is_one_graph(row * problem.query_len, PORTION):

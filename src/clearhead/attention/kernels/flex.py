@@ -196,10 +196,7 @@ def _kept_block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _versions(mask: Mask) -> tuple[int, ...] | None:
-    """Return how often each tensor of a mask was written to.
-
-    None if a change could go unnoticed, as in inference mode.
-    """
+    """Return how often each tensor of a mask was written to; None if a change could go unnoticed."""
     versions = []
     for leaf in leaves(mask):
         if type(leaf) not in OF_THEIR_FIELDS:
@@ -237,7 +234,10 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, int32, the number of True blocks in each row, and all of its block indices, True ones first."""
+    """Return the number of True blocks in each row, (…, rows), and its block indices, True ones first, both int32.
+
+    `blocks` is bool, (…, rows, columns), and the indices have its shape.
+    """
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
@@ -256,6 +256,7 @@ def _visible(spans: Spans) -> Visible:
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 
     def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return True if the key is in a run of the query in sample `row`; all are indices."""
         row = row if several else torch.zeros_like(row)
         seen = (start[row, query, 0] <= key) & (key < stop[row, query, 0])
         for piece in range(1, pieces):
@@ -273,6 +274,7 @@ def _scores(problem: Problem) -> Scores | None:
         return None
 
     def scores(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return the scaled score of a pair of sample `row`, capped, and with its bias added."""
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         if added is not None:
@@ -283,7 +285,7 @@ def _scores(problem: Problem) -> Scores | None:
 
 
 def _hiding(problem: Problem) -> Scores | None:
-    """Return the score_mod that sets pairs to −∞ where the bias is −∞; None if there is no bias that may be."""
+    """Return the score_mod that sets a pair to −∞ where the bias is −∞; None without a bias that may hide."""
     if problem.bias is None or not problem.bias.may_hide:
         return None
     added = _added(problem.bias, problem)
@@ -355,7 +357,7 @@ def _shares(
 ) -> Tensor:
     """Return the share of each query's visible keys that are marked, (batch, num_heads, query_len, marks).
 
-    0 without keys.
+    0 for a query that sees no key.
     """
     # Scores of nought give every visible key the same share, which nothing makes too small.
     query, key = torch.zeros_like(problem.query), torch.zeros_like(problem.key)

@@ -21,7 +21,7 @@ from clearhead._text import format_bytes
 from clearhead.attention.kernels._by_scores import MOST_QUERIES, context_by_scores, fits
 from clearhead.attention.kernels._fused_calls import (
     are_documents,
-    classes,
+    documents_by_length,
     fused_call,
     in_precision,
     logsumexp_of_piece,
@@ -37,7 +37,7 @@ from clearhead.attention.kernels._lowering import (
     Piece,
     assemble,
     count,
-    in_sight,
+    cut_to_read_keys,
     lower,
     mask_numbers,
 )
@@ -137,7 +137,7 @@ def how(problem: Problem) -> str:
         queries = "1 query" if problem.query_len == 1 else f"{problem.query_len} queries"
         return f"two products around a softmax on {problem.device.type}, for {queries}"
     if _is_documents(problem, pieces):
-        groups = classes(problem, pieces)
+        groups = documents_by_length(problem, pieces)
         return f"{len(groups)} fused calls on {problem.device.type}, over {len(pieces)} documents by length"
     kinds = []
     for kind, name in (
@@ -188,7 +188,7 @@ def attend(problem: Problem) -> Tensor:
     if can_read_now(query):
         # The inputs are checked, and not the result: small calls of the kernel treat a visible NaN as −∞, and the
         # gradient of a hidden one is NaN even where the result is not.
-        is_safe = all_finite(problem if pieces[0].whole else in_sight(problem, pieces))
+        is_safe = all_finite(problem if pieces[0].whole else cut_to_read_keys(problem, pieces))
     else:
         # ONNX does not define what NaN does.
         is_safe = _is_bare(problem, pieces) or is_exporting_to_onnx()
@@ -232,7 +232,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
     if not query.is_cpu or refusals(problem) or in_functorch:
         return None
     pieces = lower(problem)
-    if can_read_now(query) and not all_finite(in_sight(problem, pieces), with_value=False):
+    if can_read_now(query) and not all_finite(cut_to_read_keys(problem, pieces), with_value=False):
         return None
     parts = [logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
     return assemble(parts, pieces)[..., 0]

@@ -154,11 +154,12 @@ class RingRounds:
     """
 
     def __init__(self, call: ShardedCall) -> None:
+        """Store the call; nothing is sent."""
         self.call = call
         self._logsumexp: Tensor | None = None
 
     def each(self, use: Callable[[Problem, Tensor], None]) -> None:
-        """Call `use(problem, positions)` for each rank's keys, unless no query of this rank sees one.
+        """Call `use(problem, positions)` for each rank's keys, but those that the spans hide from all queries here.
 
         The problem has this rank's queries and those keys, also as its value, detached; the positions are those of the
         keys. Every rank must call it.
@@ -245,6 +246,7 @@ class _Round:
     """
 
     def __init__(self, call: ShardedCall, block: Tensor, what: str) -> None:
+        """Store this rank's block, made contiguous; nothing is sent."""
         self.held, self.what, self.shape = call.of_keys, what, block.shape
         self.own = [block.contiguous()]
 
@@ -255,7 +257,7 @@ class _Round:
         """
         block = self.own.pop()
         for step in range(self.held.world):
-            moved, wait = self._pass(block, step, block.dtype)
+            moved, wait = self._pass(block, step)
             use(self._owner(step), block)
             wait()
             block = moved
@@ -268,7 +270,7 @@ class _Round:
         block, travelling = self.own.pop(), None
         mine = block.new_zeros(self.shape, dtype=dtype)
         for step in range(self.held.world):
-            moved, wait = self._pass(block, step, block.dtype)
+            moved, wait = self._pass(block, step)
             found = use(self._owner(step), block)
             if step == 0:
                 mine += found
@@ -276,7 +278,8 @@ class _Round:
                 if travelling is None:
                     travelling = block.new_zeros(block.shape, dtype=dtype)
                 travelling += found
-                travelling = self._hand_on(travelling, step, dtype)
+                travelling, arrive = self._send(travelling, step, f"the gradients of {self.what}")
+                arrive()
             wait()
             block = moved
         return mine if travelling is None else mine + travelling
@@ -285,38 +288,25 @@ class _Round:
         """Return the rank whose block is here after `step` steps."""
         return (self.held.rank - step) % self.held.world
 
-    def _pass(
-        self, block: Tensor, step: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Callable[[], None]]:
+    def _pass(self, block: Tensor, step: int) -> tuple[Tensor, Callable[[], None]]:
         """Start to send a block to the next rank; return the block that arrives, and a function that waits for it.
 
         In the last step nothing is sent: the block itself, and a no-op.
         """
         if step == self.held.world - 1:
             return block, lambda: None
-        return self._send(block, step, dtype, self.what)
+        return self._send(block, step, self.what)
 
-    def _hand_on(self, travelling: Tensor, step: int, dtype: torch.dtype) -> Tensor:
-        """Send accumulated gradients to the next rank.
-
-        Return those that arrive, (batch, heads, tokens, dim), after a wait.
-        """
-        arrived, wait = self._send(travelling, step, dtype, f"the gradients of {self.what}")
-        wait()
-        return arrived
-
-    def _send(
-        self, tensor: Tensor, step: int, dtype: torch.dtype, what: str
-    ) -> tuple[Tensor, Callable[[], None]]:
+    def _send(self, tensor: Tensor, step: int, what: str) -> tuple[Tensor, Callable[[], None]]:
         """Start to send a block to the next rank; return the block that arrives, and a function that waits for it.
 
-        The arriving block, (batch, heads, tokens of its owner, dim), is undefined until then. Waiting raises RankError
-        if a rank is lost.
+        The arriving block, (batch, heads, tokens of its owner, dim), has the same dtype, and is undefined until then.
+        Waiting raises RankError if a rank is lost. `what` names the block in that error.
         """
         held = self.held
         batch, heads, _, width = self.shape
         count = held.counts[self._owner(step + 1)]
-        arriving = tensor.new_empty((batch, heads, count, width), dtype=dtype)
+        arriving = tensor.new_empty(batch, heads, count, width)
         operations = [
             dist.P2POp(call, each, group=held.group, group_peer=(held.rank + ahead) % held.world)
             for call, each, ahead in ((dist.isend, tensor, 1), (dist.irecv, arriving, -1))

@@ -107,7 +107,7 @@ def plan_across(
     held, way = call.of_queries, call.of_queries.how
     counts = pairs_of_queries(call.problem.mask, held.tokens, call.of_keys.tokens)
     pairs = counts.new_tensor(
-        [float(counts[held.positions_of(rank)].sum()) for rank in _ranks(call)]
+        [float(counts[held.positions_of(rank)].sum()) for rank in range(held.world)]
     )
     if way == "heads":
         heads, _ = by_heads.shared_heads(call)
@@ -127,11 +127,6 @@ def plan_across(
         pairs,
         held.rank,
     )
-
-
-def _ranks(call: ShardedCall) -> range:
-    """Return the ranks of a call."""
-    return range(call.of_queries.world)
 
 
 def _cost(call: ShardedCall, way: str) -> WayCost:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.call_inputs import measure_strides, repeated, written
-from clearhead.checking.evidence.cases import called, converted
+from clearhead.checking.evidence.cases import called, converted, measure_strides, repeated, written
 from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
 from clearhead.checking.evidence.state import State, measure_state

@@ -11,21 +11,22 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence import identity_values
 from clearhead.checking.evidence.attempts import (
     NAMES,
     Attempt,
     CallSizes,
+    MeasuredWeights,
     as_trial,
     attempted,
     drawn,
     heads_first,
+    measure_weights,
     planned,
+    slope_of,
 )
 from clearhead.checking.evidence.base import Evidence, Settled, again
 from clearhead.checking.evidence.cases import called
-from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
-from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.evidence.half_precision import Halved, lost_by_plain, measure_halves
 from clearhead.checking.hypotheses.edits import edits, fitted
 from clearhead.checking.hypotheses.matching import (
     Explanation,
@@ -36,8 +37,7 @@ from clearhead.checking.hypotheses.matching import (
     precision,
     window_of,
 )
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
-from clearhead.checking.hypotheses.stage_edit import StageEdit
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, StageEdit, right_visible
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, UNREAD
@@ -234,11 +234,11 @@ class HeadsEvidence(Evidence):
         return wanted if fitting and follows(fitting, self.contract) else None
 
     @cached_property
-    def measured(self) -> identity_values.Weights | None:
+    def measured(self) -> MeasuredWeights | None:
         """The weights, with the identity as value; None if that fails, for merged heads, or not linear in it."""
         first = self.trials[0]
         with torch.no_grad():
-            found, _ = attempt(identity_values.measure, self.subject, *self.inputs)
+            found, _ = attempt(measure_weights, self.subject, *self.inputs)
         if found is None or first.target.ndim != 4:
             return None
         # They are only those of an output that is linear in the value.
@@ -255,7 +255,7 @@ class HeadsEvidence(Evidence):
         )
         if self.measured is None or not plain:
             return None
-        return identity_values.slope(self.measured, self.measured.weights.abs() > UNREAD)
+        return slope_of(self.measured, self.measured.weights.abs() > UNREAD)
 
     @cached_property
     def alone(self) -> float:

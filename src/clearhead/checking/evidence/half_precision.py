@@ -28,7 +28,7 @@ class Halved(NamedTuple):
         return self.refused is not None or self.error > max(LOST[dtype], LOST_FACTOR * self.plain)
 
 
-def measure(
+def measure_halves(
     run: Callable[..., Tensor],
     plain: Callable[[torch.dtype], float],
     inputs: Sequence[Tensor],

@@ -29,8 +29,8 @@ from clearhead.checking.thresholds import (
     LAW_STEPS,
     ROUNDING,
 )
-from clearhead.recording.capture import Capture
 from clearhead.recording.observed import ObservedAttention
+from clearhead.recording.provenance import Capture
 from clearhead.recording.weighing import weigh
 
 

@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence.call_inputs import written
-from clearhead.checking.evidence.cases import called, converted
+from clearhead.checking.evidence.cases import called, converted, written
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.edits import edits
 from clearhead.checking.hypotheses.matching import Explanation, distance, explain

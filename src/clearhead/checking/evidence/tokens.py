@@ -13,15 +13,13 @@ from clearhead.checking.evidence.base import Recorded
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.feeding_tokens import FedEvidence
 from clearhead.checking.evidence.grouping import Group, grouped
-from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
-from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.evidence.half_precision import Halved, lost_by_plain, measure_halves
 from clearhead.checking.evidence.projecting import Sides, sides_by_name, sides_by_tags
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
 from clearhead.checking.hypotheses.edits import edits, fitted, of_context
 from clearhead.checking.hypotheses.head_edits import TOKENS, VALUES
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
-from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
-from clearhead.checking.hypotheses.stage_edit import StageEdit
+from clearhead.checking.hypotheses.recipe import RIGHT, StageEdit, right_visible
 from clearhead.checking.subject.embedding import Embedded, Steps
 from clearhead.checking.subject.subject import prepare
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE

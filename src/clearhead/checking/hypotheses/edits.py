@@ -15,9 +15,8 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.head_edits import GROUPS, HEADS, MERGES, ROPE, TAKEN, TOKENS
 from clearhead.checking.hypotheses.mask_edits import GIVEN, HIDING, MASKS, SOFTMAX
 from clearhead.checking.hypotheses.matching import Trial
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_group
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, Stage, StageEdit, right_group
 from clearhead.checking.hypotheses.score_edits import ORDER, SCALES
-from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit
 from clearhead.recording.thresholds import SUMS
 from clearhead.recording.weighing import Weighing
 

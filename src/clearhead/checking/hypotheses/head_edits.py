@@ -8,12 +8,15 @@ from torch import Tensor
 
 from clearhead.checking.hypotheses.recipe import (
     Setting,
+    Stage,
+    StageEdit,
+    declared,
+    grouped,
     right_group,
     right_merge,
     right_rotate,
     rotate,
 )
-from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared, grouped
 
 # Heads: query, key, value, at → the three; tensor, at → heads of keys; context, at → output.
 

@@ -8,8 +8,15 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.recipe import Setting, right_visible, visible
-from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared, looks_back
+from clearhead.checking.hypotheses.recipe import (
+    Setting,
+    Stage,
+    StageEdit,
+    declared,
+    looks_back,
+    right_visible,
+    visible,
+)
 
 # A mask that is passed does not count.
 HIDES = declared("causal", "window", "documents")

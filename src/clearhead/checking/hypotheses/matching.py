@@ -10,8 +10,14 @@ from torch import Tensor
 
 from clearhead._common.accuracy import measured
 from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.recipe import EMPTY_STYLES, RIGHT, Recipe, Setting, right_scale
-from clearhead.checking.hypotheses.stage_edit import StageEdit
+from clearhead.checking.hypotheses.recipe import (
+    EMPTY_STYLES,
+    RIGHT,
+    Recipe,
+    Setting,
+    StageEdit,
+    right_scale,
+)
 from clearhead.checking.thresholds import FACTOR, FAR, MOSTLY, ROUNDING, SLOPE
 
 # The stages that two mistakes at once are looked for in.

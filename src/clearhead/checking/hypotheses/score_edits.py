@@ -5,8 +5,15 @@ from collections.abc import Callable
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.checking.hypotheses.recipe import Recipe, Setting, declared_bias, right_scale
-from clearhead.checking.hypotheses.stage_edit import Stage, StageEdit, declared
+from clearhead.checking.hypotheses.recipe import (
+    Recipe,
+    Setting,
+    Stage,
+    StageEdit,
+    declared,
+    declared_bias,
+    right_scale,
+)
 
 BIASED, CAPPED = declared("bias", "alibi_slopes"), declared("softcap")
 

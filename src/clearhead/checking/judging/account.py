@@ -16,8 +16,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, fits
-from clearhead.checking.hypotheses.recipe import RIGHT, right_scale
-from clearhead.checking.hypotheses.stage_edit import StageEdit
+from clearhead.checking.hypotheses.recipe import RIGHT, StageEdit, right_scale
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_difference, sums_of
 from clearhead.checking.judging.reading import (

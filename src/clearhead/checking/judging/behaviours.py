@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from clearhead._common.foreign_names import role, size_of
 from clearhead._text import raised_words
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.cases import broken, called
+from clearhead.checking.evidence.cases import broken, by_samples, called, in_turn, reseeded
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.laws import by_samples, in_turn, reseeded
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict, broken_law
 from clearhead.checking.subject.constructing import arguments_again

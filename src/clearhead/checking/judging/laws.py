@@ -6,9 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clearhead.checking.evidence import laws
 from clearhead.checking.evidence.attempts import as_trial
-from clearhead.checking.evidence.cases import called
+from clearhead.checking.evidence.cases import called, lost
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.lengths import repeated_row
@@ -190,4 +189,4 @@ def lost_mask(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """Return Found if masked scores are computed and never read, else Clear; None without a recording."""
     if e.recorded is None:
         return None
-    return Found("lost") if laws.lost(e.recorded.recorder, e.recorded.output) else Clear()
+    return Found("lost") if lost(e.recorded.recorder, e.recorded.output) else Clear()

@@ -13,8 +13,13 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.hypotheses.mask_edits import MASKS
 from clearhead.checking.hypotheses.matching import Trial
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_scale, right_visible
-from clearhead.checking.hypotheses.stage_edit import StageEdit
+from clearhead.checking.hypotheses.recipe import (
+    RIGHT,
+    Setting,
+    StageEdit,
+    right_scale,
+    right_visible,
+)
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, sums_of
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import SLOPE, UNREAD

@@ -128,7 +128,7 @@ def positions_of(tokens: int, contract: Contract) -> tuple[Tensor, ...]:
     return order.split(counts)
 
 
-def made(
+def call_ranks(
     subject: Subject, ranks: Ranks, sizes: CallSizes, seed: int, factor: float = 1.0
 ) -> Compared:
     """Make a call with random inputs on all ranks, and return it with its outcomes.
@@ -169,7 +169,7 @@ def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
         return CallSizes("", batch, h, num_kv_heads or h, tokens, tokens, dim, dim)
 
     for used in (subject, subject.within(torch.float32)):
-        main = made(used, ranks, sizes(even, 2, 1, 5), seed)
+        main = call_ranks(used, ranks, sizes(even, 2, 1, 5), seed)
         if [each.kind for each in main.failures.values()] != ["raises"] * world:
             break
     else:
@@ -189,10 +189,10 @@ def report_of(subject: Subject, seed: int, ranks: Ranks) -> Report:
             f"tokens of the rank, value_head_dim), or with heads merged: {main.misshapen}.",
         )
     else:
-        calls = [main, made(used, ranks, main.sizes, seed + 7, LARGE)]
-        calls += [made(used, ranks, sizes(even - 2 * world, 1, 2, 7), seed + 1)]
+        calls = [main, call_ranks(used, ranks, main.sizes, seed + 7, LARGE)]
+        calls += [call_ranks(used, ranks, sizes(even - 2 * world, 1, 2, 7), seed + 1)]
         # In a group of the caller's a rank that fails would take the others with it.
-        calls += [made(used, ranks, sizes(UNEVEN, 2, 1, 5), seed + 2)] if ranks.own else []
+        calls += [call_ranks(used, ranks, sizes(UNEVEN, 2, 1, 5), seed + 2)] if ranks.own else []
         refused = [(each.name, *min(each.failures.items())) for each in calls if each.failures]
         told += [f"{name}: rank {rank} {why}" for name, rank, why in refused]
         findings, filled = _findings([each for each in calls if not each.failures], contract)
@@ -233,9 +233,9 @@ def _findings(calls: Sequence[Compared], contract: Contract) -> tuple[list[Findi
 
 
 def _stuck(failures: Mapping[int, Failure], world: int) -> Finding:
-    """Return the finding for ranks without a result, at the first of these kinds.
+    """Return the finding for ranks without a result, about the first kind of failure that one of them has.
 
-    Ended, raises, still running, hangs.
+    The order of kinds is "ended", "raises", "runs", "hangs".
     """
     kinds = [each.kind for each in failures.values()]
     kind = min(kinds, key=("ended", "raises", "runs", "hangs").index)

@@ -75,6 +75,7 @@ class StartedRanks:
     own = True
 
     def __init__(self, subject: Subject, world: int) -> None:
+        """Prepare `world` processes that call the subject; none is started yet."""
         self.subject, self.world = subject, world
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
@@ -216,7 +217,7 @@ def _packed(what: Any) -> bytes:
 
 
 def _unpacked(data: bytes) -> Any:
-    """Return the object that `_packed` serialized; raise if it holds a class that ranks do not send."""
+    """Return the object that `_packed` serialized; UnpicklingError if it holds a class that ranks do not send."""
     with torch.serialization.safe_globals([RankCall, RankResult, Failure]):
         return torch.load(io.BytesIO(data), weights_only=True)
 
@@ -248,7 +249,7 @@ def left_in(frames: str) -> Failure:
 
 
 def _is_pythons(file: Path) -> bool:
-    """Return True for a file of Python's standard library, and for typing_extensions; installed packages are none."""
+    """Return True for a file of Python's standard library or of typing_extensions, False for other packages."""
     if not file.is_relative_to(PYTHON):
         return str(file) == typing_extensions.__file__
     return not {"site-packages", "dist-packages"} & {*file.relative_to(PYTHON).parts}

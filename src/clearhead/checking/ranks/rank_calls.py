@@ -53,6 +53,7 @@ class Failure:
     at: tuple[str, int] | None = None
 
     def __str__(self) -> str:
+        """Return `words`, and file and line in brackets if they are known."""
         where = "" if self.at is None else f" ({Path(self.at[0]).name}, line {self.at[1]})"
         return f"{self.words}{where}"
 

@@ -1,4 +1,4 @@
-"""The ways to call what nobody declared: by its parameters, and with its axes in another order."""
+"""The calling conventions of undeclared code: by its parameters, and with its axes in another order."""
 
 import inspect
 import re
@@ -24,7 +24,7 @@ SCALES = re.compile(r"scal|temperature|norm_factor")
 
 
 def is_callable(found: Any) -> bool:
-    """Return True for a function, and for a class whose instances can be called or decode."""
+    """Return True for a class whose instances can be called or decode, and for any other callable."""
     if not inspect.isclass(found):
         return callable(found)
     if issubclass(found, nn.Module):
@@ -32,7 +32,7 @@ def is_callable(found: Any) -> bool:
     return _decodes(found) or any("__call__" in vars(each) for each in found.__mro__)
 
 
-def ways(found: Any) -> tuple[str, ...]:
+def likely_takes(found: Any) -> tuple[str, ...]:
     """Return the values of `takes` that the parameters of a class or function suggest, the likeliest first.
 
     () for none.
@@ -98,7 +98,7 @@ class Reordered(nn.Module):
         self.inner, self.takes, self.order = inner, takes, order
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Return the output in the declared order of axes."""
+        """Call `inner` in its order; inputs and output have the order of `takes`."""
         if self.order == "context-first":
             return call(self.inner, self.takes, tensors[::-1], False)[0]
         axes = (0, 1) if self.order == "tokens-first" else (1, 2)
@@ -107,7 +107,7 @@ class Reordered(nn.Module):
 
 
 def order_meant(takes: str, code: str) -> str | None:
-    """Return the order that would look like this mistake; None for other mistakes.
+    """Return the order of `Reordered` in which a right attention would show the mistake `code`; None if there is none.
 
     No parameter shows that the samples come first, or which of two inputs is the context.
     """

@@ -1,4 +1,4 @@
-"""Try classes and functions: call them in the ways that their parameters suggest, and check what attends."""
+"""Try classes and functions: call them as their parameters suggest, and check what attends."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +27,9 @@ from clearhead.checking.scanning.takes import (
     SCALES,
     Reordered,
     is_callable,
+    likely_takes,
     order_meant,
     unasked,
-    ways,
 )
 from clearhead.checking.subject.locating import imported
 from clearhead.checking.subject.refusals import always, place
@@ -162,7 +162,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     """
     failed: ClearheadError | None = None
     without: Tried | None = None
-    tries = (takes,) if takes is not None else ways(found)
+    tries = (takes,) if takes is not None else likely_takes(found)
     if not tries:
         names = ", ".join(needed(of_call(found)) or of_call(found))
         if not names:
@@ -176,7 +176,7 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
                 if takes == "x" and "qkv" in tries and not subject.parameters():
                     continue  # nothing projects x: query, key and value come from outside
                 if inspect.isclass(found):
-                    subject = _awake(subject, seed)
+                    subject = _redraw_zeros(subject, seed)
                 report, seen = _reported(subject, takes, seed)
                 report = replace(report, place=defined_at(subject))
                 if seen.attends:
@@ -196,8 +196,10 @@ def tried(found: Any, contract: Contract, takes: str | None, seed: int) -> Tried
     return without if bare and bare != Report(bare.name, ()) else None
 
 
-def _awake(subject: Subject, seed: int) -> Subject:
-    """Draw weights that are all 0 in place, biases apart, and return a fresh copy; the same subject if there are none.
+def _redraw_zeros(subject: Subject, seed: int) -> Subject:
+    """Redraw in place the original's weights that are all 0, except biases, and return a subject with a fresh copy.
+
+    The same subject is returned if there are none.
 
     Training moves such weights, and what comes after them shows only then.
     """
@@ -218,7 +220,7 @@ class _Seen(NamedTuple):
     Attributes:
         attends: two products make an attention, by weights that were normalised.
         undeclared: what it does next to the definition, and how that is declared.
-        held: why its scale, or the whole of it, is not held against the definition, by topic.
+        held: why its scale, or the whole of it, is not held against the definition, by topic, as `_held` returns it.
     """
 
     attends: bool
@@ -226,12 +228,12 @@ class _Seen(NamedTuple):
     held: Mapping[str, str] = MappingProxyType({})
 
 
-def _reported(subject: Subject, way: str, seed: int) -> tuple[Report, _Seen]:
+def _reported(subject: Subject, takes: str, seed: int) -> tuple[Report, _Seen]:
     """Return the report of one call, and what was seen; raise ModelError if the call fails.
 
     The report is empty if nothing attends, unless it is called an attention and multiplies inputs with each other.
     """
-    evidence = KINDS[way](subject, subject.contract, seed)
+    evidence = KINDS[takes](subject, subject.contract, seed)
     with left_alone(subject):
         if evidence.settled.error is not None:
             raise evidence.call_error(evidence.settled.error)
@@ -267,7 +269,10 @@ def _undeclared(evidence: Evidence) -> Iterator[str]:
 
 
 def _held(evidence: Evidence) -> dict[str, str]:
-    """Return why an undeclared attention differs from the definition on purpose, a key by topic; {} if it does not."""
+    """Return why an undeclared attention differs from the definition on purpose, by topic; {} if it does not.
+
+    A reason is a key of the table "unknown" in words.toml.
+    """
     found = {}
     observed = [each for each in evidence.observed if _normalised(each)]
     if observed and all(of_one_length(each.query) and of_one_length(each.key) for each in observed):
@@ -305,7 +310,10 @@ def _reordered(
 
 
 def _reasons(found: Any, takes: str, seen: _Seen) -> dict[str, str]:
-    """Return by topic why its findings are not judged: something else was meant, or may have been; {} for none."""
+    """Return reasons, as `_held` does, why findings of a topic are not judged, by topic; {} for none.
+
+    Something else was meant, or may have been.
+    """
     reasons, names = dict(seen.held), of_call(found)
     if any(map(SCALES.search, names)):
         reasons["scale"] = "scale-handed"
@@ -342,7 +350,10 @@ def _without_promises(report: Report, reasons: Mapping[str, str]) -> Report:
 
 
 def _unheld(topic: str, reason: str, sentence: str = "") -> str:
-    """Return in words why a topic is not held against the definition."""
+    """Return in words why a topic is not held against the definition; `reason` is as `_held` returns it.
+
+    `sentence` is that of the finding.
+    """
     named = {"scale": "scale", "parameter": "parameters"}.get(topic, "product")
     text = "; ".join(filter(None, words.unknown(reason, {"sentence": sentence})))
     return f"{words.filled('topic', named, {})}: {text}"

@@ -43,7 +43,7 @@ def completed(part: Callable[..., Tensor], takes: str, scale: float) -> Callable
         """Return the context."""
 
         def called(*given: Tensor) -> Tensor:
-            """Return the result of the part, whose own table may have another dtype."""
+            """Return the result of the part in the dtype of the query; add 1 to the query if it changed its input."""
             before = [each.detach().clone() for each in given]
             found = part(*given)
             if not all(map(torch.equal, given, before)) and given[0] is not query:

@@ -26,6 +26,7 @@ class _OffTheGraph(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Return what `func` returns; for a copy of a tensor with a graph, a detached clone, once for each tensor."""
         if func is Tensor.__deepcopy__ and args[0].grad_fn is not None:
             tensor, copies = args
             return copies.setdefault(id(tensor), tensor.detach().clone())
@@ -38,13 +39,14 @@ class Enclosing(nn.Module):
     function: Any
 
     def __init__(self, function: Any, held: dict[str, nn.Module]) -> None:
+        """Register the held modules by their names, with "_" after a name that nn.Module has."""
         super().__init__()
         for name, module in held.items():
             self.add_module(f"{name}_" if hasattr(self, name) else name, module)
         self.__dict__["function"] = function
 
     def forward(self, *tensors: Any) -> Any:
-        """Call the function."""
+        """Return what the function returns."""
         return self.function(*tensors)
 
 
@@ -106,16 +108,18 @@ def _near(value: Any, function: types.FunctionType) -> bool:
     return isinstance(value, types.FunctionType) and value.__globals__ is function.__globals__
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Return the names of globals and attributes in a code object and in the code nested in it."""
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a code object and in the code nested in it."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from names_in(each)
 
 
 def _around(function: types.FunctionType) -> dict[str, Any]:
     """Return the globals of its file that a function names, by name; names of attributes count."""
     around = function.__globals__
-    return {name: around[name] for name in sorted(_names(function.__code__)) if name in around}
+    return {name: around[name] for name in sorted(names_in(function.__code__)) if name in around}
 
 
 def _cells(function: types.FunctionType) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def _rebound(function: types.FunctionType, copies: dict[int, Any]) -> types.Func
     copies[id(function)] = function
 
     def other(value: Any) -> Any:
-        """Return the copy of a held object; the object itself if it was not copied."""
+        """Return the copy of a held object, or a function of the same file rebound; what has no copy, unchanged."""
         return _rebound(value, copies) if _near(value, function) else copies.get(id(value), value)
 
     around, kept = _around(function), _cells(function)

@@ -34,6 +34,7 @@ class Embedded(nn.Module):
     """
 
     def __init__(self, model: nn.Module, *, masked: bool) -> None:
+        """Find the token embedding by calling the model with ids, and with a mask if `masked`; raises ModelError."""
         super().__init__()
         self.model = model
         self.place, self.longest = _embedding_of(model, masked)
@@ -88,6 +89,7 @@ class Steps(nn.Module):
     """A model after its embedding, called token by token with its cache, which it stores in `past`."""
 
     def __init__(self, embedded: Embedded) -> None:
+        """Start without a cache."""
         super().__init__()
         self.embedded = embedded
         self.past: Any = None
@@ -97,7 +99,10 @@ class Steps(nn.Module):
         self.past = None
 
     def step(self, x: Tensor) -> Tensor:
-        """Return the outputs of the next tokens, and store the cache; RuntimeError if the model returns none."""
+        """Return the outputs of the next tokens, and store the cache.
+
+        RuntimeError if the model returns no cache; TypeError as `output_of`.
+        """
         name = self.embedded.cache or CACHES[0]
         found = self.embedded.run(x, {name: self.past, "use_cache": True})
         self.past = getattr(found, name, None)

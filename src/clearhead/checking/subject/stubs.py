@@ -4,11 +4,12 @@ import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
+
+from clearhead.checking.subject.copying import names_in
 
 # Where calls of what is checked begin.
 ENTRIES = ("__init__", "forward", "__call__", "step", "full", "reset")
@@ -22,6 +23,7 @@ class Stub(NamedTuple):
     line: int
 
     def __str__(self) -> str:
+        """Return the name, and file and line in brackets if they are known."""
         return f"{self.name} ({Path(self.file).name}, line {self.line})" if self.file else self.name
 
 
@@ -38,7 +40,10 @@ def stubs_of(found: Any) -> tuple[Stub, ...]:
 
 
 def _is_written(cls: type) -> bool:
-    """Return False for a module class that, with its parents below nn.Module, defines no function and no class."""
+    """Return False for a module class that, with its parents below nn.Module, defines no function and no class.
+
+    True for any other class.
+    """
     own = cls.__mro__[: cls.__mro__.index(nn.Module)] if issubclass(cls, nn.Module) else ()
     held = [each for kind in own for each in vars(kind).values()]
     return not own or any(inspect.isroutine(each) or isinstance(each, type) for each in held)
@@ -76,19 +81,11 @@ def reached(top: Any) -> list[types.FunctionType]:
         if id(each) in found:
             continue
         found[id(each)] = each
-        for name in _names(each.__code__):
+        for name in names_in(each.__code__):
             other = methods.get(name) or each.__globals__.get(name)
             if isinstance(other, types.FunctionType) and other.__module__ == module:
                 waiting.append(other)
     return list(found.values())
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a code object and in the code nested in it."""
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _names(each)
 
 
 def _unwritten(function: types.FunctionType) -> bool:

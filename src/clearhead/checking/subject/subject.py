@@ -153,7 +153,7 @@ class Subject:
         return self._called([each.clone() for each in tensors])
 
     def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
-        """Return the output for inputs in its dtype, and what came with it; errors of the call are raised."""
+        """Return the output for inputs cast to its dtype, and the second value or None; detach what modules keep."""
         if len(tensors) == 1:
             tensors = (*tensors, *self.others(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
@@ -302,7 +302,7 @@ def _guessed(
 
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
-    """Return an instance of a class, with its weights drawn from the seed; raise ModelError if it raises."""
+    """Seed PyTorch's generator, and return an instance of a class; ModelError (`check.made`) if that raises."""
     torch.manual_seed(seed)
     made, error = attempt(cls, **args)
     if error is not None:
@@ -339,6 +339,7 @@ def undisturbed() -> Iterator[None]:
     folder, fast = os.getcwd(), torch.backends.mha.get_fastpath_enabled()
 
     def restore() -> None:
+        """Restore what the code may have changed, except PyTorch's generators."""
         random.setstate(python)
         torch.backends.mha.set_fastpath_enabled(fast)
         if numpy is not None:
@@ -372,7 +373,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def left_alone(subject: Subject) -> Iterator[None]:
-    """Restore state, mode and gradients of a module that could not be copied after this block; it runs in eval mode."""
+    """Run a module that could not be copied in eval mode in this block, and restore it after; no-op for any other."""
     original = subject.original
     if subject.copied or not isinstance(original, nn.Module):
         yield

@@ -68,7 +68,7 @@ class _OneHead(NamedTuple):
         return numbers.detach().to("cpu")
 
     def weight(self, name: str) -> Tensor | None:
-        """Return the matrix of this head's projection on the CPU, with the bias, if it has one, as its last row.
+        """Return this head's matrix of the projection `name` on the CPU, with the bias, if it has one, as last row.
 
         None if none was traced, if it has several parts, or if its input has another number of tokens than the stage.
         """
@@ -84,7 +84,7 @@ class _OneHead(NamedTuple):
         return weight.to("cpu")
 
     def visible(self) -> Tensor | None:
-        """Return the pairs that are not −∞, bool, (queries, keys); None without a mask."""
+        """Return the pairs whose masked score is not −∞, bool, (queries, keys); None without a mask."""
         hidden = self.stage("masked_scores") == -math.inf
         return None if self.trace.mask is None else ~hidden
 
@@ -247,7 +247,7 @@ def _controls(
 
 
 def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
-    """Return {"width": n, "scores": JSON of query · key} for the first n = 2, 4, … and all dimensions."""
+    """Return {"width": n, "scores": query · key by `_listed`} for the first n = 2, 4, … and all dimensions."""
     width = query.shape[-1]
     sizes = [2**power for power in range(1, width.bit_length()) if 2**power < width]
     made = []
@@ -258,7 +258,7 @@ def _widths(query: Tensor, key: Tensor) -> list[dict[str, Any]]:
 
 
 def _heads(query: Tensor) -> dict[str, Tensor]:
-    """Return {"split": (heads · tokens, dim), "joined": the query} for the fewest heads, 2 or more, of equal width."""
+    """Return {"split": (heads · tokens, dim), "joined": the query} for the fewest heads ≥ 2, one if it is 1 wide."""
     tokens, width = query.shape
     count = next((each for each in range(2, width + 1) if width % each == 0), 1)
     split = query.view(tokens, count, width // count).transpose(0, 1)
@@ -293,7 +293,7 @@ def _check_kind(trace: Trace) -> None:
 
 
 def _check_names(name: str, given: object) -> None:
-    """Raise ArgumentTypeError, code `figure.names`, unless the argument is a sequence; its items are not checked."""
+    """Raise ArgumentTypeError, code `figure.names`, unless the argument `name` is a sequence and no string."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise ArgumentTypeError(
             "figure.names", f"{name} must be a sequence of names of stages; got {shown(given)}."
@@ -305,7 +305,7 @@ def check_sizes(sizes: Mapping[str, Sequence[int]], instead: str) -> None:
 
     Args:
         sizes: rows and columns of each.
-        instead: what shows more.
+        instead: the sentence of the error that says what shows more.
 
     Raises:
         TooLargeError: code `figure.size`.

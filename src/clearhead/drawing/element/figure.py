@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead._common.checks import as_place, check_length
 from clearhead._common.elements import Drawn, Html, document, element, joined
 from clearhead._common.hints import with_hints
-from clearhead._common.writing import replacing
+from clearhead._common.writing import write_text
 from clearhead._text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.functional import attend
@@ -79,7 +79,7 @@ def check_start(start: object, data: FigureData) -> str:
 
 
 class Figure(Drawn):
-    """A figure of attention whose numbers are touched, as `figure` makes it.
+    """An interactive figure of attention, whose numbers can be changed, as `figure` makes it.
 
     Example:
         >>> x = torch.eye(2)
@@ -88,10 +88,12 @@ class Figure(Drawn):
     """
 
     def __init__(self, data: FigureData, start: str | None = None) -> None:
+        """Store the data and the initial state; raises as `check_start`."""
         self._data = data
         self._start = check_start(start, data)
 
     def __str__(self) -> str:
+        """Return title, sizes, stages and edits in one line."""
         made = self._data.json
         edits = ", ".join(made["edit"]) or "nothing"
         size = f"{len(made['tokens'])} queries × {len(made['source_tokens'])} keys"
@@ -110,10 +112,10 @@ class Figure(Drawn):
     def to_element(self, *, script: bool = True) -> str:
         """Return the figure as an element for any page, `<ch-figure>` with its data, and its script.
 
-        Where nothing runs, and in print, it is the numbers of its beginning. A page with several figures
-        needs the script once. The element has a property `state`, one short text of all that a reader has
-        changed, which the attribute `state` begins with; an event `statechange` tells a new one. In a frame it
-        posts `{clearhead: "height", height}` to the page around it.
+        Where no script runs, and in print, it shows its initial numbers. A page with several figures needs the
+        script once. The element has a property `state`, one short text of all that a reader has changed, whose
+        initial value is the attribute `state`; the event `statechange` reports each change. In a frame it posts
+        `{clearhead: "height", height}` to the page around it.
 
         Args:
             script: False leaves the script out, for a page that has it already.
@@ -160,10 +162,7 @@ class Figure(Drawn):
         ]
         made = self._data.json | {"title": self._name}
         body = [element("main", self._element(*self._tables(), data=made, level=1)), _script()]
-        content = str(document(head, body))
-        with replacing(path) as (name, target):
-            Path(name).write_text(content, encoding="utf-8", newline="\n")
-        return target
+        return write_text(path, str(document(head, body)))
 
     def _element(
         self, *inside: str, data: dict[str, Any] | None = None, level: int | None = None
@@ -216,17 +215,17 @@ def figure(
     title: str | None = None,
     start: str | None = None,
 ) -> Figure:
-    """A figure of attention whose numbers are touched, and that works the rest out before one's eyes.
+    """Return an interactive figure of attention: its numbers can be changed, and later stages are recomputed.
 
     It is drawn in a notebook, in a page of its own (`to_html`) and in any page (`to_element`), and
     needs neither a network nor Python then. A number that may be edited is changed with the arrows
-    of the keyboard, by a drag sideways or by typing; every stage after it follows, with the number
-    that stood there before next to it. A score that is set by hand is cut from query · key.
+    of the keyboard, by a drag sideways or by typing; every later stage follows, and shows its previous
+    number next to the new one. A score that is set by hand no longer depends on query and key.
 
     Args:
         query: (…, query_len, head_dim); or a trace; or a layer or a rung of the ladder, followed by its inputs.
-        key: (…, kv_len, head_dim); behind a layer or a rung, x.
-        value: (…, kv_len, value_head_dim); behind a layer or a rung, the sequence that is attended to.
+        key: (…, kv_len, head_dim); after a layer or a rung, x.
+        value: (…, kv_len, value_head_dim); after a layer or a rung, the sequence that is attended to.
         mask: which keys each query may attend to; None hides nothing.
         scale: the factor of the scores; None is 1/√head_dim.
         bias: added to the scores, or None.
@@ -240,15 +239,15 @@ def figure(
             those that there are, and plane for vectors of width 2: query and keys as arrows, the
             context in the hull of the values. What may be edited is drawn as well.
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
-            softmax: how scores become weights, also as shares of their sum, without taking the largest
-            away, in float32, or over the queries; hiding: by −∞, or by striking weights out;
-            width: how many numbers of query and key are taken, in the place of both; dropout,
+            softmax: how scores become weights, also as shares of their sum, without subtracting the
+            largest, in float32, or over the queries; hiding: by −∞, or by setting weights to 0;
+            width: how many dimensions of query and key are used, shown instead of both; dropout,
             redrawn by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
-            transpose or without; rotary: queries and keys are turned by their place.
+            transpose or without; rotary: queries and keys are rotated by their position.
         predict: a stage, a row and a column: a number to guess before it is shown.
-        title: what stands above it.
+        title: the title above it.
         start: what is changed when it opens, as the property `state` of the element has it:
-            "scores.1.0=3.5&mask=100.110.111". *reset* goes back to what it was made of.
+            "scores.1.0=3.5&mask=100.110.111". *reset* restores the numbers that it was made of.
 
     Raises:
         SelectionError: codes `figure.stage` and `figure.predict`, for a stage or a number that is not there; code
@@ -316,8 +315,7 @@ def of_mask(
     """Return the figure of one sample and head of a mask; `kv_len` of None is query_len.
 
     Raises SelectionError (`figure.part`) for no such sample or head, TooLargeError (`figure.size`) or ArgumentError
-    (`figure.empty`) for its size, ArgumentError (`figure.start`) for a start that does not fit, and what
-    `Mask.to_dense` raises.
+    (`figure.empty`) for its size, and what `check_start`, `check_length` and `Mask.to_dense` raise.
 
     Example:
         >>> of_mask(ch.causal(), 2, 3)

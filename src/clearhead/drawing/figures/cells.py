@@ -195,7 +195,7 @@ def check_kind(kind: object, kinds: Collection[str]) -> str:
 
 
 def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) -> None:
-    """Raise if an option was given that a kind of figure does not use.
+    """Raise if one of `options`, by name, is not None and not among the names that a kind of figure uses.
 
     Raises:
         ArgumentError: code `plot.option`.

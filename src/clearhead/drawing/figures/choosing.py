@@ -245,10 +245,10 @@ def _numbers_by_layer(
     log: bool,
     ax: object,
 ) -> Any:
-    """Draw the mean of each head over the real queries of all calls, layer by layer, and return the axes.
+    """Draw the mean of the statistic or role `kind` for each head, layer by layer, and return the axes.
 
-    `heads` and `sample` of None are all. Raises SelectionError, `plot.part`, for no such head or sample, ArgumentError,
-    `plot.empty`, for an empty layer.
+    It is the mean over the real queries of all calls. `heads` and `sample` of None are all. Raises SelectionError,
+    `plot.part`, for no such head or sample, ArgumentError, `plot.empty`, for an empty layer.
     """
     layers, layers_apart = [], seen.apart(names)
     for _, parts in layers_apart:
@@ -276,7 +276,7 @@ def _numbers_by_layer(
 
 
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
-    """Return the average of each head of a layer, (num_heads,), float64; for a role its score.
+    """Return the average of the statistic `kind` over a layer's calls, (num_heads,), float64; for a role its score.
 
     NaN for distance and previous in cross-attention. `sample` of None averages all samples; SelectionError for none
     such.
@@ -317,7 +317,10 @@ def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
 
 
 def _received(view: HeadView) -> tuple[Tensor, list[str]]:
-    """Return the mean over query heads of what each key receives, (kv_len,), and a list of the heads in words."""
+    """Return the mean over query heads of what each key receives, (kv_len,), and the heads in words.
+
+    These are a list of one text; [] if the weights have no axis of heads.
+    """
     mean, members = view.received()
     weights = view.weights
     if len(members) == 1:

@@ -12,10 +12,10 @@ from clearhead.drawing.figures.cells import Cells, add_bar, upwards
 from clearhead.drawing.figures.head_map import show, show_cells
 from clearhead.drawing.figures.lettering import (
     array,
+    axes_of,
     entitle,
     families,
     figure_of,
-    given,
     grid_of,
     tick,
     wrapped,
@@ -36,7 +36,7 @@ WIDE = 1.5
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
     """Draw the heads of one matrix, and return an array of axes, one for each head.
 
-    `ax` holds as many axes; None makes a figure. `log` is a logarithmic scale.
+    `ax` holds as many axes; None makes a figure. `log` is a logarithmic scale. Raises as `axes_of`.
     """
     count = len(cells.heads)
     axes = _axes(ax, count, columns_for(count), "one for each head")
@@ -54,7 +54,7 @@ def of_layers(
     """Draw layers × heads, and return an array of axes, None where a layer has fewer heads.
 
     `ax` holds one axes for each head of each layer; None makes a figure. `log` is a logarithmic scale. Raises as
-    `given`.
+    `axes_of`.
     """
     columns = max(len(cells.heads) for cells in layers)
     places = [
@@ -62,7 +62,7 @@ def of_layers(
     ]
     grid = np.full((len(layers), columns), None, dtype=object)
     if ax is not None:
-        axes = given(ax, len(places), "one for each head of each layer")
+        axes = axes_of(ax, len(places), "one for each head of each layer")
     else:
         every = _axes(None, len(layers) * columns, columns, "")
         axes = [every[row * columns + column] for row, column in places]
@@ -145,10 +145,10 @@ def columns_for(count: int) -> int:
 def _axes(ax: object, count: int, columns: int, of: str) -> list[Axes]:
     """Return the given axes as a list, or `count` of a new figure with room for titles and a colour bar.
 
-    `of` says in an error what there must be one for. Raises as `given`.
+    `of` says in an error what there must be one for. Raises as `axes_of`.
     """
     if ax is not None:
-        return given(ax, count, of)
+        return axes_of(ax, count, of)
     rows = math.ceil(count / columns)
     wide, high = MAP * columns + 1.8, MAP * rows + 0.8
     shrink = min(1.0, MOST_WIDE / wide, MOST_HIGH / high)

@@ -26,10 +26,10 @@ from clearhead.drawing.figures.cells import (
 )
 from clearhead.drawing.figures.lettering import (
     MOST_LABELS,
+    axes_or_new,
     entitle,
     figure_of,
     name_axis,
-    one,
     tick,
 )
 
@@ -53,10 +53,10 @@ def draw(
 ) -> Axes:
     """Draw the first head of `cells` with titles and a colour bar, and return the axes.
 
-    On `ax`, or on new axes if it is None; the colours go by roots unless `log`.
+    On `ax`, or on new axes if it is None; the colours go by roots unless `log`. Raises as `lettering.axes_or_new`.
     """
     lettered = tokens is not None or source_tokens is not None
-    axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
+    axes = axes_or_new(ax, *size(cells.query_len, cells.kv_len, lettered))
     scale, extend = upwards([cells.shares[0]], log=log, root=True)
     image = show(axes, cells, 0, scale)
     centre = 0.5 if cells.pooled else 0.0
@@ -104,6 +104,7 @@ def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMe
     rows, columns = (first + np.linspace(0, length, count + 1) for length, count in lengths)
 
     def mesh(values: np.ma.MaskedArray, **colours: Any) -> QuadMesh:
+        """Draw a cell for each of the values, (rows, columns), with the options of a colour map, and return them."""
         # Neighbours overlap by a hair, else a viewer lets the ground shine through.
         return axes.pcolormesh(
             columns, rows, values, edgecolors="face", linewidth=0.1, antialiased=True, **colours
@@ -120,7 +121,7 @@ def show_cells(axes: Axes, cells: Cells, place: int, scale: Normalize) -> QuadMe
 
 
 def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
-    """Return "equal" for square cells; "auto" if one side of the map is much longer than the other."""
+    """Return "equal" for square cells; "auto" if one side of the map is over three times as long as the other."""
     return "equal" if 1 / STRETCHED <= rows / columns <= STRETCHED else "auto"
 
 
@@ -185,6 +186,7 @@ def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     The same picture gives the same bytes.
 
     Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: code `file.unwritable`, if the place cannot be written to.
 
     Example:

@@ -41,7 +41,7 @@ def grid_of(count: int, columns: int, width: float, height: float) -> list[Axes]
     return axes[:count]
 
 
-def one(ax: object, width: float, height: float) -> Axes:
+def axes_or_new(ax: object, width: float, height: float) -> Axes:
     """Return the given axes, or those of a new figure of `width` by `height` inches.
 
     Raises:
@@ -52,7 +52,7 @@ def one(ax: object, width: float, height: float) -> Axes:
     return _an_axes(ax, "one of them")
 
 
-def given(ax: object, count: int, of: str) -> list[Axes]:
+def axes_of(ax: object, count: int, of: str) -> list[Axes]:
     """Return the given axes as a flat list, from an array of any shape, a list, or axes alone; there must be `count`.
 
     `of` says in an error what there must be one for.
@@ -157,7 +157,7 @@ def drawable(text: str) -> str:
 
 
 def families() -> tuple[str, ...]:
-    """Return the first installed font of the user's settings, if any, DejaVu Sans, and what is there of OTHER_FONTS."""
+    """Return the first installed font of the user's settings, if any, DejaVu Sans, and the installed OTHER_FONTS."""
     settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
     for family in settings["font.family"]:

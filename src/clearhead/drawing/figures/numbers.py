@@ -19,11 +19,11 @@ from clearhead.drawing.figures.cells import (
 from clearhead.drawing.figures.lettering import (
     LINE,
     MOST_LABELS,
+    axes_or_new,
     entitle,
     families,
     inches,
     name_axis,
-    one,
     short_paths,
     tick,
     written,
@@ -60,12 +60,12 @@ def line(
 ) -> Axes:
     """Draw a number for each query of the first head of a view as a line, with gaps at NaN, and return the axes.
 
-    `most` is the largest number of points; neighbours are averaged. `log` is a logarithmic scale; `ax` of None makes a
-    figure.
+    `kind` is a key of QUANTITIES, `most` the largest number of points: neighbours are averaged. `log` is a logarithmic
+    scale; `ax` of None makes a figure. Raises as `axes_or_new`.
     """
     count, quantity = view.weights.query_len, QUANTITIES[kind]
     means, detail = binned(view.statistic(kind), most)
-    axes = one(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
+    axes = axes_or_new(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
     width = count / means.shape[1]
     middles = (np.arange(means.shape[1]) + 0.5) * width - 0.5
     few = count <= 2 * LEAST / PER_TOKEN
@@ -107,13 +107,13 @@ def strips(
     count = values.shape[1]
     means, detail = binned(values, most)
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
-    axes = one(ax, wide + 2.0, min(0.25 * len(names) + 1.6, 14.0))
+    axes = axes_or_new(ax, wide + 2.0, min(0.25 * len(names) + 1.6, 14.0))
     array = masked(means, means.isnan())
     scale, extend = upwards([array], log=log)
     edges = (-0.5, count - 0.5, len(names) - 0.5, -0.5)
     image = axes.imshow(array, cmap=WEIGHTS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
-    number(axes, "y", names)
+    write_names(axes, "y", names)
     name_axis(axes, "x", "\n".join(filter(None, [across, detail])))
     white = f"; white: {blank}" if bool(means.isnan().any()) else ""
     add_bar(image, [axes], label + white, extend)
@@ -171,9 +171,10 @@ def _brief(value: float) -> str:
 
 
 def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
-    """Return means over neighbouring queries, (rows, most or fewer), float64 on the CPU, and what a point is, in words.
+    """Return means of (rows, queries) over neighbouring queries, (rows, most or fewer), and what a point is, in words.
 
-    The words are "" if a point is one query. NaN does not count, unless there is nothing else.
+    The means are float64, on the CPU; NaN does not count, unless there is nothing else. The words are "" if a point is
+    one query.
     """
     numbers = numbers.detach().cpu().double()
     count = numbers.shape[1]
@@ -186,7 +187,7 @@ def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
     return sums / counts, f"one point {sign} the mean of {round(count / columns)} queries"
 
 
-def number(axes: Axes, axis: str, names: Sequence[str]) -> None:
+def write_names(axes: Axes, axis: str, names: Sequence[str]) -> None:
     """Write the names of rows ("y") or columns ("x") at the axis: each, or every n-th if they do not fit."""
     room = inches(axes)[axis == "y"] * 72 / (10 * LINE)
     every = max(1, -(-len(names) // max(1, int(room))))
@@ -200,7 +201,7 @@ def of_effects(effects: Effects, *, ax: object = None) -> Axes:
     """Draw effects, at least one, as layers × heads, layers alone or layers × positions, and return the axes.
 
     Where effects have restored shares these are drawn instead of changes. Several heads of one position are drawn as
-    the one that changes most. `ax` of None makes a figure.
+    the one that changes most. `ax` of None makes a figure. Raises as `axes_or_new`.
     """
     names = [row.layer if row.call is None else f"{row.layer}, call {row.call}" for row in effects]
     layers = list(dict.fromkeys(names))
@@ -214,11 +215,13 @@ def of_effects(effects: Effects, *, ax: object = None) -> Axes:
         # Of the heads of one position the one that changes most.
         if not abs(values[layers.index(name), place]) >= abs(value):
             values[layers.index(name), place] = value
-    axes = one(ax, min(0.42 * count + 2.8, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0))
+    axes = axes_or_new(
+        ax, min(0.42 * count + 2.8, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0)
+    )
     shown, scale = np.ma.masked_invalid(values), around_zero(values)
     image = axes.imshow(shown, cmap=SIGNED, norm=scale, aspect="auto")
-    number(axes, "x", [str(at) for at in range(count)] if by_head or by_position else ["all"])
-    number(axes, "y", short_paths(layers))
+    write_names(axes, "x", [str(at) for at in range(count)] if by_head or by_position else ["all"])
+    write_names(axes, "y", short_paths(layers))
     verb = "ablated" if effects.clean is None else "patched"
     name_axis(axes, "x", f"position, its largest head {verb}" if by_position else f"head {verb}")
     said = "change of the metric" if effects.clean is None else "share of the metric restored"
@@ -235,12 +238,13 @@ def bars(
 ) -> Axes:
     """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only.
 
-    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale.
+    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale. Raises as
+    `axes_or_new`.
     """
     count = len(received)
     values = received.detach().cpu().double()
     if count <= MOST_LABELS:
-        axes = one(ax, min(max(0.22 * count, 3.2), 12.0) + 0.8, 3.4)
+        axes = axes_or_new(ax, min(max(0.22 * count, 3.2), 12.0) + 0.8, 3.4)
         axes.bar(range(count), values.tolist())
         axes.set_xlim(-0.7, count - 0.3)
         tick(axes, "x", count, tokens)
@@ -251,7 +255,7 @@ def bars(
     else:
         # What is no number is among the largest for `topk`, and would hide them.
         most, places = values.nan_to_num(nan=0.0).topk(MOST_BARS)
-        axes = one(ax, 5.0, 0.2 * MOST_BARS + 1.0)
+        axes = axes_or_new(ax, 5.0, 0.2 * MOST_BARS + 1.0)
         axes.barh(range(MOST_BARS), most.tolist())
         top: list[int] = places.tolist()
         words = None if tokens is None else written([tokens[each] for each in top])

@@ -12,7 +12,7 @@ from clearhead._common.checks import check_length
 from clearhead.drawing.colours import MORE
 from clearhead.drawing.figures.cells import WEIGHTS, add_bar, check_cells, check_place, check_words
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
-from clearhead.drawing.figures.lettering import entitle, name_axis, one, tick
+from clearhead.drawing.figures.lettering import axes_or_new, entitle, name_axis, tick
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
 from clearhead.matrix.head_view import side
@@ -56,7 +56,7 @@ def of_mask(
         shares = shares[sample, min(head, shares.shape[1] - 1)]
     wide, high = size(query_len, kv_len, lettered)
     whole = block == (1, 1)
-    axes = one(ax, wide + LEGEND * whole, high)
+    axes = axes_or_new(ax, wide + LEGEND * whole, high)
     if whole:
         _draw_pairs(axes, shares)
     else:
@@ -67,14 +67,14 @@ def of_mask(
     name_axis(axes, "x", "\n".join(filter(None, ["key", detail])))
     name_axis(axes, "y", "query")
     where = [f"sample {sample}"] * (batch > 1) + [f"head {head}"] * (heads > 1)
-    entitle(
-        axes, "\n".join([_cut(mask.describe()), *filter(None, [", ".join(where)])]), size="medium"
-    )
+    title = mask.describe()
+    title = title if len(title) <= 60 else title[:59] + "…"
+    entitle(axes, "\n".join(filter(None, [title, ", ".join(where)])), size="medium")
     return axes
 
 
 def _draw_pairs(axes: Axes, shares: Tensor) -> None:
-    """Draw pairs, (queries, keys), in two colours on axes, with a legend."""
+    """Draw pairs, (queries, keys), 1 if visible and 0 if hidden, in two colours on axes, with a legend."""
     rows, columns = shares.shape
     axes.imshow(
         shares.cpu().numpy(),
@@ -108,8 +108,3 @@ def _draw_blocks(
     axes.set_ylim(query_len, 0)
     bar = add_bar(image, [axes], "share of the pairs that are visible; white: none", "neither")
     bar.ax.set_ylim(0.0, 1.0)
-
-
-def _cut(text: str, most: int = 60) -> str:
-    """Return a text cut to `most` characters, with an ellipsis if it is longer."""
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -18,7 +18,7 @@ from clearhead.drawing.figures.cells import (
     upwards,
     write_numbers,
 )
-from clearhead.drawing.figures.lettering import array, entitle, given, grid_of, inches, tick
+from clearhead.drawing.figures.lettering import array, axes_of, entitle, grid_of, inches, tick
 from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.tracing.trace import Step, Trace
@@ -57,7 +57,7 @@ def of_trace(
     axes = (
         grid_of(len(steps), ACROSS, WIDE, HIGH)
         if ax is None
-        else given(ax, len(steps), "one for each stage")
+        else axes_of(ax, len(steps), "one for each stage")
     )
     for place, step, part in zip(axes, steps, parts, strict=True):
         hidden = trace._hidden(part, sample, head).cpu().numpy()

@@ -58,6 +58,7 @@ def answer(weights: AttentionMatrix | Summary, sample: int, request: Mapping[str
 def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
     """Return the ends and the number of rows and columns, and float32 values as bytes, −1 where everything is hidden.
 
+    The request has `head`, (first, stop) of `rows` and `columns`, and in `cells` the most rows and columns.
     (None, b"") for a part too large to be computed exactly.
     """
     sides = request["rows"], request["columns"]
@@ -79,7 +80,8 @@ def _tile(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> A
 def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
     """Return {"links": [[place, weight]]}, a token's largest weights as a query or key, and no bytes.
 
-    These are at most LINKS weights, without zeros. A weight that is not finite is None.
+    The request has `head`, `token` and `side`, "query" or "key". These are at most LINKS weights, without zeros. A
+    weight that is not finite is None.
     """
     head, token, as_key = request["head"], request["token"], request["side"] == "key"
     rows, columns = range(token, token + 1), range(matrix.kv_len)
@@ -93,7 +95,10 @@ def _token(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> 
 
 
 def _pair(matrix: AttentionMatrix, sample: int, request: Mapping[str, Any]) -> Answer:
-    """Return the stages of a pair of a query and a key by name, those that are not None; and b""."""
+    """Return the stages of a pair of a query and a key by name, without those that are None; and b"".
+
+    The request has `head`, `query` and `key`. Numbers that are not finite are None.
+    """
     places = request["head"], request["query"], request["key"]
     stages = stages_of_pair(matrix.problem, sample, *places)._asdict()
     return {
@@ -207,14 +212,17 @@ def _widget_class(kind: str) -> Any:
         exact = traitlets.Bool().tag(sync=True)
 
         def __init__(self, payload: Payload, run: Run | None) -> None:
+            """Show a payload, with exact tiles from the weights of `run`; none if it is None."""
             super().__init__(payload=payload.to_bytes(), exact=run is not None)
             self._title, self._run = payload.title, run
             self.on_msg(self._receive)
 
         def __repr__(self) -> str:
+            """Return the title of the page, after "view of"."""
             return f"view of {self._title}"
 
         def _receive(self, _: object, content: object, buffers: object) -> None:
+            """Send the answer to a message of the kind "ask"; ignore others, and all without weights."""
             if self._run is None or not isinstance(content, Mapping):
                 return
             if content.get("kind") == "ask":

@@ -61,6 +61,7 @@ def choose_levels(views: Sequence[HeadView]) -> int:
     samples = [view.exact(EVERY) for view in views]
 
     def fits(levels: int) -> bool:
+        """Return True if all weights are estimated to fit when they are rounded to `levels` steps."""
         size = 0.0
         for maps in samples:
             rows = max(1, maps.shares.shape[1])

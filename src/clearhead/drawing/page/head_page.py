@@ -342,7 +342,7 @@ class _Packing:
             weights = shown.layer.weights
             matrix = weights if isinstance(weights, AttentionMatrix) else None
             problem = mask_of_summary(summary) if matrix is None else matrix.problem
-            maps = HeadView(summary).kept(problem, shown.run.sample)
+            maps = HeadView(summary).pooled_maps(problem, shown.run.sample)
             if problem is not None:
                 may_hide = problem.bias is not None and problem.bias.may_hide
                 spans = None if may_hide else problem.spans

@@ -12,7 +12,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 
 from clearhead._common.elements import Html, document, element
-from clearhead._common.writing import replacing
+from clearhead._common.writing import write_text
 from clearhead.drawing.labels import label
 from clearhead.drawing.page.payload import Payload
 
@@ -71,12 +71,10 @@ def write_page(path: str | os.PathLike[str], payload: Payload) -> Path:
     """Write the payload as a page, completely or not at all, and return its path.
 
     Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: code `file.unwritable`, if the place cannot be written to.
     """
-    content = page(payload)
-    with replacing(path) as (name, target):
-        Path(name).write_text(content, encoding="utf-8", newline="\n")
-    return target
+    return write_text(path, page(payload))
 
 
 @cache

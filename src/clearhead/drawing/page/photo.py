@@ -138,7 +138,10 @@ def read_pictures(options: PageOptions) -> Pictured:
 
 
 def _names(grid: tuple[int, int], skip: int, number: int, count: int) -> list[str]:
-    """Return the names of the tokens of a picture, of several with its number from 1 on."""
+    """Return the names of the `skip` tokens and the patches of a picture, the one with index `number` of `count`.
+
+    With several pictures each name begins with the number of its picture, from 1.
+    """
     names = patch_names(grid, skip)
     return names if count == 1 else [f"{number + 1}:{each}" for each in names]
 
@@ -165,9 +168,9 @@ def _sizes(grid: Any, count: int, *, whole: bool) -> list[tuple[int, ...]]:
 
 
 def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int]]:
-    """Return rows and columns of the patches: the sizes; of `image_grid_thw`, which a model merges to `count` tokens.
+    """Return rows and columns of the patches: pairs of sizes as they are, `image_grid_thw` merged to `count` tokens.
 
-    It merges squares of patches into a token.
+    A model merges squares of patches into one token.
     """
     side = math.isqrt(sum(map(math.prod, sizes)) // max(1, count)) if len(sizes[0]) == 3 else 1
     return [(each[-2] // side, each[-1] // side) for each in sizes]

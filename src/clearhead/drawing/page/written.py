@@ -50,6 +50,7 @@ class Written:
     """
 
     def __init__(self, given: Any, words: Any) -> None:
+        """Check the type of both, and store them; raises ArgumentTypeError."""
         if not isinstance(given, Writes):
             raise ArgumentTypeError(
                 "page.writes-type",
@@ -81,7 +82,10 @@ class Written:
         return None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return for each layer, head, sample and query the TOP tokens of either kind, the strongest effects first."""
+        """Return a dict for each layer, head, sample and query, with the tokens that are raised and lowered.
+
+        `raised` and `lowered` are lists of at most TOP pairs (token, effect), the strongest first.
+        """
         lists = self._given.lists()
         for each in lists:
             for side, order in zip(SIDES, (-1, 1), strict=True):
@@ -108,7 +112,7 @@ class Written:
         return found
 
     def packed(self, layers: Sequence[Located]) -> tuple[dict[str, Any], dict[int, Arrays]]:
-        """Return the entry of the page, and the arrays of each layer of the first run that has any.
+        """Return the entry of the page, and the arrays of each layer of the first run that has any, by its index.
 
         Raises:
             ArgumentError: code `page.writes`, for what is not of these layers, or too large.

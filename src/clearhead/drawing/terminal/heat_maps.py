@@ -52,6 +52,7 @@ class HeatMap:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
+        """Yield the names of the columns, a line for each (pooled) row, the legend, and a remark on pooling."""
         rows = _numbered(self.tokens)
         left = widest(rows, LABEL + len(str(len(rows))))
         room = max(1, options.max_width - left - 1)
@@ -97,6 +98,7 @@ class PooledMap:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
+        """Yield the positions of the columns, a line for each row of cells, the legend, and the size of a cell."""
         left = len(str(self.tokens - 1))
         room = max(1, options.max_width - left - 1)
         # A terminal's cell is twice as high as wide, so two rows go into one line.

@@ -82,6 +82,7 @@ def _problems(device: str) -> Iterator[tuple[str, Problem]]:
     """Yield the name and a small problem on a device; each differs from a plain one in one respect."""
 
     def posed(heads: int = 4, dtype: torch.dtype = torch.float32, **options: Any) -> Problem:
+        """Return a problem of 4 query heads, `heads` key heads and 8 tokens, with options of `make_problem`."""
         query = torch.zeros(1, 4, 8, 16, dtype=dtype, device=device)
         return make_problem(query, query[:, :heads], query[:, :heads], **options)
 

@@ -209,7 +209,7 @@ class Screens(Printer):
         self._print(HeatMap(weights, self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
-        """Print a table of links between words, with layers and heads if `with_heads`; a remark if there are none."""
+        """Print a table of (layer, link), with layers and heads if `with_heads`; a remark if there are none."""
         if not found:
             self._print(Text("none: there are no two words", "dim"))
             return

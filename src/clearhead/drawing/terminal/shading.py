@@ -106,7 +106,7 @@ def largest(weights: Tensor) -> float:
 
 
 def centred(text: str, width: int) -> str:
-    """Return the text padded with spaces on both sides to a width in terminal columns."""
+    """Return the text padded with spaces on both sides to a width in terminal columns; a longer one unchanged."""
     space = max(0, width - cell_len(text))
     return " " * ((space + 1) // 2) + text + " " * (space // 2)
 

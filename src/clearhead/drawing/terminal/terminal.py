@@ -83,6 +83,7 @@ class Overview:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Padding]:
+        """Yield a line of head numbers and a line for each layer, for the heads that fit at once; then the legend."""
         heads = max(len(layer.rows) for layer in self.layers)
         left = max(len("layer"), len(str(len(self.layers)))) + 1
         right = " entropy distance special"
@@ -132,6 +133,7 @@ class Links:
     layers: Sequence[int] | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield a line for each link; without its bar where the console is too narrow."""
         words = names(self.tokens)
         left = widest([words[link.query] for link in self.links], LABEL)
         right = widest([words[link.key] for link in self.links], LABEL)
@@ -163,6 +165,7 @@ class Traced:
     head: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines of `Trace.show` and, after an empty one, of `Trace.explain`."""
         explanation = self.trace.explain(self.query, head=self.head)
         after_heading = False
         for line in self.trace.show(head=self.head).splitlines():

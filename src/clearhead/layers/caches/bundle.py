@@ -65,6 +65,7 @@ class CacheBundle:
         return iter(self._caches.values())
 
     def __repr__(self) -> str:
+        """Return the number of caches, and the different reprs among them, sorted."""
         return f"<CacheBundle of {len(self._caches)}: {', '.join(sorted(set(map(repr, self))))}>"
 
     @property
@@ -80,7 +81,10 @@ class CacheBundle:
         self._each(lambda cache: cache.truncate(length))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
-        """Call `Cache.reorder` on every cache, in place; rows that one cache refuses raise before any is changed."""
+        """Call `Cache.reorder` on every cache, in place; rows that one refuses raise its error before any is changed.
+
+        A cache without tokens refuses any row. Does nothing if no cache was made.
+        """
         for cache in self:
             # Rows change places in memory, which could not be undone.
             row_index(rows, 0 if cache._layout is None else cache._layout.batch)

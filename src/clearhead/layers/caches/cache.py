@@ -312,7 +312,7 @@ class Cache(Slots):
         Raises:
             ArgumentTypeError: code `rows.type`, for anything but whole numbers.
             ShapeError: code `cache.reorder-shape`, for another shape, or no row at all.
-            SelectionError: code `cache.reorder`, for a row outside of the batch.
+            SelectionError: code `cache.reorder`, for a row outside of the batch, and for any before the first tokens.
 
         Example:
             >>> import torch
@@ -354,7 +354,10 @@ class Cache(Slots):
             return copy.deepcopy(self)
 
     def _last_positions(self) -> Tensor:
-        """Return the positions that the tokens of the last `append` have, (new,) or (batch, new); not after a cut."""
+        """Return the positions of the tokens of the last `append`, (new,) or (batch, new).
+
+        They are wrong once the cache was truncated or reordered after it.
+        """
         new, valid = self._appended
         if valid is None:
             return self.next_positions(new) - new
@@ -366,12 +369,14 @@ class Cache(Slots):
         return self._seen
 
     def __bool__(self) -> bool:
+        """Raise ArgumentTypeError, code `cache.truth`: a cache is neither true nor false."""
         raise ArgumentTypeError(
             "cache.truth",
             "a cache is neither true nor false; ask `cache is not None`, or len(cache) > 0.",
         )
 
     def __repr__(self) -> str:
+        """Return `describe()` and the number of tokens, as `<GrowingCache(), 7 tokens>`."""
         return f"<{self.describe()}, {len(self)} tokens>"
 
     @abstractmethod

@@ -21,9 +21,9 @@ class ColumnCache(Cache):
     _limit: int | None = None
 
     def _start(self, layout: Layout) -> None:
-        """Set `_stores` to zeroed memory for a layout.
+        """Set `_stores` to new zeros for a layout, without columns if there is no limit.
 
-        Memory of the same shapes, dtypes and device is reused as it is.
+        Stores that already have the layout's shapes, dtypes and device stay, with their contents.
         """
         shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
         expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]
@@ -32,7 +32,7 @@ class ColumnCache(Cache):
             self._stores = self._allocate(layout, self._limit or 0)
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError, code `cache.full`, if n more tokens exceed the limit; never without a limit."""
+        """Raise TooLargeError, code `cache.full`, if `new` more tokens exceed the limit; never without a limit."""
         held = len(self)
         if self._limit is not None and held + new > self._limit:
             raise TooLargeError(

@@ -134,10 +134,11 @@ class FixedCache(StaticCache):
         return False  # the last query does not sit on the last key
 
     def __len__(self) -> int:
+        """Number of tokens held, padding included; reading it syncs a GPU."""
         return 0 if self._length is None else int(self._length)
 
     def _held(self) -> Tensor:
-        """Return the number of columns held, int64, (); the cache's own tensor, or a new 0 when it is empty."""
+        """Return the number of columns held, int64, (); the cache's own tensor, or a new 0 on the CPU without one."""
         return torch.zeros((), dtype=torch.int64) if self._length is None else self._length
 
     def _real(self) -> int | Tensor:
@@ -150,13 +151,13 @@ class FixedCache(StaticCache):
         return 0 if self._length is None else self.max_len
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit; not checked in a trace or while a CUDA graph is captured."""
+        """Raise TooLargeError if `new` more tokens do not fit; not checked in a trace or capture of a CUDA graph."""
         # The number of tokens is not there to be read in a step that is compiled, or captured as a graph.
         if not (is_tracing() or (self._length is not None and is_capturing(self._length))):
             super()._check_room(new)
 
     def _start(self, layout: Layout) -> None:
-        """Allocate the stores and a length of 0 on the device; finiteness counts as unknown from here on."""
+        """Set `_stores` as `ColumnCache._start`, `_length` to a 0 on the layout's device, and `_finite` to False."""
         super()._start(layout)
         self._length = layout.allocate(dtype=torch.int64)
         # Not looked at: what is known would be another graph once a step cannot read it.
@@ -174,7 +175,7 @@ class FixedCache(StaticCache):
         return keys, values
 
     def _record(self, new: int, valid: Tensor | None) -> None:
-        """Record which of n new columns are real, and add n to the length; `valid` of None means all are real."""
+        """Record which of `new` columns are real, and add `new` to the length; `valid` of None means all are real."""
         if valid is not None or self._valid is not None:
             assert self._layout is not None
             assert self._length is not None
@@ -186,7 +187,7 @@ class FixedCache(StaticCache):
         self._advance(new)
 
     def _advance(self, new: int) -> None:
-        """Add n to the length, in place except during an export."""
+        """Add `new` to the length, in place except during an export."""
         assert self._length is not None
         if is_exporting():
             self._length = self._length + new
@@ -211,7 +212,7 @@ class FixedCache(StaticCache):
             return every if self._valid is None else self._valid.copy_(every)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if n tokens are refused, with copies of the length and `valid`."""
+        """Return the attributes to restore if `new` tokens are refused, with copies of the length and `valid`."""
         # Both are written to in place.
         copies = {"_length": self._length, "_valid": self._valid}
         return super()._snapshot(new) | {
@@ -232,16 +233,16 @@ class Held(Mask):
     length: Tensor
 
     @property
-    def device(self) -> torch.device | None:
-        """The device of the length tensor; never None."""
+    def device(self) -> torch.device:
+        """The device of the length tensor."""
         return self.length.device
 
     def visible(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         """Return which pairs are visible, bool, broadcast: keys held, up to the position of each query."""
         return key_index <= query_index + (self.length - extent.query_len)
 
-    def spans(self, extent: Extent) -> Spans | None:
-        """Return one run for each query, from key 0 to the query's own position, included; never None."""
+    def spans(self, extent: Extent) -> Spans:
+        """Return one run for each query, from key 0 to the query's own position, included."""
         _, _, query_len, kv_len, device, _ = extent
         stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
         return one_run(torch.zeros_like(stop), stop, kv_len)

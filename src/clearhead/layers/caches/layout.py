@@ -42,7 +42,7 @@ class Layout(NamedTuple):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def every(self, new: int) -> Tensor:
-        """Return a `valid` for n tokens that are all real: True, (batch, n)."""
+        """Return a `valid` for `new` tokens that are all real: True, (batch, new)."""
         return torch.ones(self.batch, new, dtype=torch.bool, device=self.device)
 
 
@@ -57,7 +57,7 @@ def layout_of(key: Tensor, value: Tensor, held: Layout | None) -> Layout:
     Raises:
         ArgumentTypeError: codes `key.type`, `value.type`, and `….layout`.
         ShapeError, DtypeError, DeviceError: codes `cache.shape`, `cache.dtype`, `cache.device`, if key and value do
-            not fit each other or the layout that is held, have a size of 0 but `new`, or another dtype than DTYPES.
+            not fit each other or the layout that is held, have a size of 0 other than `new`, or a dtype not in DTYPES.
     """
     check_tensor("key", key)
     check_tensor("value", value)
@@ -186,6 +186,7 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
 def _whole_numbers(name: str, given: Sequence[int] | Tensor, expected: str) -> Tensor:
     """Return integers as an int64 tensor: a sequence on the CPU, a tensor on its device.
 
+    `expected` says in words what the argument `name` must be.
     Raises ArgumentTypeError, code `NAME.type`, for bool, float and complex tensors and for other numbers or objects.
     """
     if isinstance(given, Tensor):
@@ -205,6 +206,7 @@ class Slots(ABC):
     """
 
     def __init__(self) -> None:
+        """Make an empty cache, without stores and without a layer."""
         # Keys, values, and what else encodes them, (batch, num_kv_heads, slots, width).
         self._stores: tuple[Tensor, ...] = ()
         self._exporting = is_exporting()
@@ -215,7 +217,8 @@ class Slots(ABC):
         return vars(self) | {"_layer": None}
 
     @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Number of tokens appended, padding included, and not cut off again."""
 
     def reset(self) -> None:
         """Drop everything, as if the cache were new: other shapes may follow.
@@ -247,7 +250,7 @@ class Slots(ABC):
         return None if self._layout is None else self._layout.device
 
     def _check_room(self, new: int) -> None:
-        """Raise TooLargeError if n more tokens do not fit; by default does nothing, as a cache makes room."""
+        """Raise TooLargeError if `new` more tokens do not fit; by default does nothing, as a cache makes room."""
         return
 
     @abstractmethod
@@ -266,11 +269,11 @@ class Slots(ABC):
         return self._seen if self._valid is None else self._valid
 
     def _counts(self) -> int | Tensor:
-        """Return the number of real tokens: an int if all rows are equal, otherwise (batch,) or a tensor ()."""
+        """Return the number of real tokens held: an int without padding, otherwise int64, (batch,)."""
         return self._seen if self._valid is None else self._valid.sum(-1)
 
     def _record(self, new: int, valid: Tensor | None) -> None:
-        """Add n to the columns seen, and store which of them are real once any is padding.
+        """Add `new` to the columns seen, and store which of them are real once any is padding.
 
         `valid` of None means all are real.
         """
@@ -282,7 +285,7 @@ class Slots(ABC):
         self._seen += new
 
     def _advance(self, new: int) -> None:
-        """Add n to the columns seen; a negative n removes the last ones."""
+        """Add `new` to the columns seen; a negative number removes the last ones."""
         self._seen += new
 
     def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
@@ -306,16 +309,17 @@ class Slots(ABC):
         return keys, values
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if the next n tokens are refused: a shallow copy, tensors shared.
+        """Return the attributes to restore if the next `new` tokens are refused: a shallow copy, tensors shared.
 
         Slots without a token may be overwritten, and are not copied.
         """
         return dict(vars(self))
 
     def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
-        """Truncate each row to `counts` real tokens, which are in the first `lengths` columns, or raise.
+        """Prepare the slots for a cut of each row to `counts` real tokens; by default a no-op.
 
-        By default a no-op.
+        Raises ArgumentError if the next queries would see tokens that were dropped. `lengths` is the user's argument of
+        `truncate`, as a tensor; `_valid` and `_seen` are changed by the caller.
         """
         return
 

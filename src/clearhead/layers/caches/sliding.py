@@ -89,9 +89,10 @@ class SlidingCache(Cache):
         return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
     def _places(self) -> tuple[Tensor, int | Tensor]:
-        """Return the position of the token in each slot of the ring, and the position of the last token.
+        """Return the position of the token in each used slot of the ring, and the position of the last token.
 
-        Empty slots have positions below 0. The shapes are (slots,) and an int, or (batch, slots) and (batch, 1).
+        Slots that are empty in a row have positions below 0. The shapes are (slots,) and an int, or (batch, slots) and
+        (batch, 1).
         """
         total = self._counts()
         last = total - 1 if isinstance(total, int) else total[:, None] - 1
@@ -118,9 +119,9 @@ class SlidingCache(Cache):
         return torch.maximum(torch.as_tensor(self._oldest), torch.as_tensor(total) - self._size)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        """Return the attributes to restore if n tokens are refused.
+        """Return the attributes to restore if `new` tokens are refused.
 
-        The rings are copied if the n tokens overwrite some that the next query sees; otherwise the tokens that they may
+        The rings are copied if these tokens overwrite some that the next query sees; otherwise the tokens that they may
         overwrite count as dropped.
         """
         state = super()._snapshot(new)
@@ -133,8 +134,9 @@ class SlidingCache(Cache):
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Write keys and values to their slots in the ring, and return the keys and values that the call attends to.
 
-        For one token that is the ring, a view; for any other number, copies of the `window` − 1 tokens before and the
-        new ones. Sets `_shown`, the positions and mask of the returned keys (None for one token), and `_oldest`.
+        For one token that is the ring, a view; for any other number, new tensors of the `window` − 1 tokens before and
+        the new ones, or the arguments themselves if none are held. Sets `_shown`, the positions and mask of the
+        returned keys (None for one token), and `_oldest`.
         """
         new, size, total = key.shape[2], self._size, self._counts()
         if valid is None and isinstance(total, int):
@@ -220,7 +222,7 @@ class SlidingCache(Cache):
 
 
 def _at(ring: Tensor, places: Tensor) -> Tensor:
-    """Return a copy of the entries of a ring, (batch, heads, slots, width), in slots (slots,) or (batch, slots)."""
+    """Return a copy of the entries of a ring, (batch, heads, slots, width), in slots `places`, (n,) or (batch, n)."""
     if places.ndim == 1:
         return ring.index_select(2, places)
     return ring.gather(2, places[:, None, :, None].expand(*ring.shape[:2], -1, ring.shape[3]))

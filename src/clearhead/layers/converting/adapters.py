@@ -33,6 +33,7 @@ class Adapter(nn.Module):
     signature: inspect.Signature
 
     def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
+        """Set `layer` and `output_dropout`, and copy the module's public attributes that are no tensors or modules."""
         # Not the constructor of their class, which would make its projections.
         nn.Module.__init__(self)
         plain = {
@@ -66,6 +67,7 @@ class Adapter(nn.Module):
         return ""
 
     def __reduce__(self) -> Any:
+        """Return the function, the classes and the attributes by which pickle and copy make an equal adapter."""
         return _blank, self.kinds, vars(self)
 
 
@@ -82,6 +84,7 @@ class PlainAdapter(Adapter):
     """
 
     def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
+        """Set also how many arguments the layer gets, and how many values a call returns, 0 for no tuple."""
         super().__init__(reader, layer)
         assert reader.call is not None
         self.inputs, self.returns = reader.call
@@ -111,7 +114,10 @@ def other_arguments(module: nn.Module, count: int) -> list[str]:
 
 
 def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
-    """Return True if passing the argument changes nothing: None, its default if a plain value, or an empty *args."""
+    """Return True if passing `value` as `name` changes nothing: None, its default if a plain value, or an empty *args.
+
+    A name that the signature does not have has no default.
+    """
     parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
         return not value
@@ -129,7 +135,7 @@ def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: AttentionLayer
 
 @cache
 def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
-    """Return a class that derives from an adapter and from a module's class; cached, one for each pair."""
+    """Return a class that derives from the adapter `kind` and a module's class `theirs`; cached, one for each pair."""
     held = {
         "kinds": (kind, theirs),
         "signature": inspect.signature(theirs.forward),
@@ -139,5 +145,5 @@ def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
 
 
 def _blank(kind: type[Adapter], theirs: type[nn.Module]) -> Adapter:
-    """Return an uninitialised adapter for a module of class `theirs`, for unpickling and copying."""
+    """Return an uninitialised adapter of class `kind` and of a module's class `theirs`, for unpickling and copying."""
     return _class_of(kind, theirs).__new__(_class_of(kind, theirs))

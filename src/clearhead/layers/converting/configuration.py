@@ -8,7 +8,7 @@ from typing import Any
 
 from clearhead._text import shown
 from clearhead.errors import ArgumentError
-from clearhead.layers.converting.reader import ModuleReader, as_refusal
+from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.rotary import Layout, Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Scaling, Yarn
 from clearhead.masks import causal, sliding_window
@@ -40,7 +40,7 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
             scaling=SCALINGS[kind](parameters, config),
         )
     except (ArgumentError, AttributeError, KeyError, TypeError) as error:
-        reason = as_refusal(error) if isinstance(error, ArgumentError) else f"no {error}"
+        reason = error.message.rstrip(".") if isinstance(error, ArgumentError) else f"no {error}"
         reader.reasons.append(
             f"config.rope_parameters={shown(parameters)} are no rotary positions that are known: {reason}"
         )
@@ -51,8 +51,9 @@ def add_rotary(reader: ModuleReader, layout: Layout | None) -> None:
 def hide_by_configuration(reader: ModuleReader) -> None:
     """Add the causal mask, with the window if any, that the module or its configuration declares to the reader.
 
-    No-op for a class of the user's, whose copy is run. Without a causal mask it adds a reason for a window, or sets
-    `unsaid` where the module does not say whether the future is hidden. Chunks add a reason against the layer alone.
+    No-op for a class of the user's, whose copy is run. If no causal mask is declared, it adds a reason for a window
+    with is_causal=False, or sets `unsaid` where the module does not say whether the future is hidden. Chunks add a
+    reason against the layer alone.
     """
     if reader.is_own:
         return
@@ -128,56 +129,56 @@ def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
     return parameters.get(layer_type, parameters)
 
 
-def _original(found: Mapping[str, Any], config: Any) -> int:
-    """Return the context length, in tokens, that the model was trained with before rotary scaling, else its maximum."""
-    return found.get(ORIGINAL) or config.max_position_embeddings
+def _original(rope: Mapping[str, Any], config: Any) -> int:
+    """Return the context length, in tokens, of the training before rotary scaling; else the configured maximum."""
+    return rope.get(ORIGINAL) or config.max_position_embeddings
 
 
-def _factor(found: Mapping[str, Any], config: Any) -> float:
+def _factor(rope: Mapping[str, Any], config: Any) -> float:
     """Return the factor by which rotary scaling extends the context: as given, or maximum over original length.
 
     Raises KeyError if neither is given.
     """
-    return found.get("factor") or config.max_position_embeddings / found[ORIGINAL]
+    return rope.get("factor") or config.max_position_embeddings / rope[ORIGINAL]
 
 
-def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
-    """Return YaRN's attention factor as given, else made of DeepSeek's mscale and mscale_all_dim.
+def _yarn_gain(rope: Mapping[str, Any], config: Any) -> float | None:
+    """Return YaRN's attention factor as given, else as DeepSeek's mscale and mscale_all_dim make it.
 
-    None without the factor unless both of these are given and not 0.
+    None if the factor is not given and one of these two is missing or 0. Raises as `_factor`.
     """
-    factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
-    if found.get("attention_factor") is not None or not all(factors):
-        return found.get("attention_factor")
-    first, second = (1 + 0.1 * each * math.log(_factor(found, config)) for each in factors if each)
+    factors = [rope.get(name) for name in ("mscale", "mscale_all_dim")]
+    if rope.get("attention_factor") is not None or not all(factors):
+        return rope.get("attention_factor")
+    first, second = (1 + 0.1 * each * math.log(_factor(rope, config)) for each in factors if each)
     return first / second
 
 
 SCALINGS: dict[str, Callable[[Mapping[str, Any], Any], Scaling | None]] = {
-    "default": lambda found, config: None,
-    "linear": lambda found, config: Linear(found["factor"]),
-    "dynamic": lambda found, config: Dynamic(
-        found["factor"], original_len=config.max_position_embeddings
+    "default": lambda rope, config: None,
+    "linear": lambda rope, config: Linear(rope["factor"]),
+    "dynamic": lambda rope, config: Dynamic(
+        rope["factor"], original_len=config.max_position_embeddings
     ),
-    "yarn": lambda found, config: Yarn(
-        _factor(found, config),
-        original_len=_original(found, config),
-        fast=found.get("beta_fast") or 32.0,
-        slow=found.get("beta_slow") or 1.0,
-        attention_gain=_yarn_gain(found, config),
-        truncate=found.get("truncate", True),
+    "yarn": lambda rope, config: Yarn(
+        _factor(rope, config),
+        original_len=_original(rope, config),
+        fast=rope.get("beta_fast") or 32.0,
+        slow=rope.get("beta_slow") or 1.0,
+        attention_gain=_yarn_gain(rope, config),
+        truncate=rope.get("truncate", True),
     ),
-    "llama3": lambda found, config: Llama3(
-        found["factor"],
-        original_len=_original(found, config),
-        low=found["low_freq_factor"],
-        high=found["high_freq_factor"],
+    "llama3": lambda rope, config: Llama3(
+        rope["factor"],
+        original_len=_original(rope, config),
+        low=rope["low_freq_factor"],
+        high=rope["high_freq_factor"],
     ),
-    "longrope": lambda found, config: LongRope(
-        found["short_factor"],
-        found["long_factor"],
-        original_len=_original(found, config),
-        factor=_factor(found, config),
-        attention_gain=found.get("attention_factor"),
+    "longrope": lambda rope, config: LongRope(
+        rope["short_factor"],
+        rope["long_factor"],
+        original_len=_original(rope, config),
+        factor=_factor(rope, config),
+        attention_gain=rope.get("attention_factor"),
     ),
 }

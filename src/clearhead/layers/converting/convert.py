@@ -48,6 +48,7 @@ class Conversion(Drawn):
     theirs: str
 
     def __str__(self) -> str:
+        """Return the report as text: the two classes, and a line of `rows` each."""
         names = [(row.theirs or "-", row.ours or "-") for row in self.rows]
         first, second = (max(map(len, column)) for column in zip(*names, strict=True))
         lines = [
@@ -184,9 +185,10 @@ def read(
 
 
 def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
-    """Return the same reader after the family has read the module, with reasons if there is no such layer.
+    """Let the family read the reader's module; return the same reader, with `reasons` if there is no such layer.
 
-    A tensor that is left over is one of these, or, without any other, UnsupportedError, code `convert.left-over`.
+    Raises UnsupportedError, code `convert.left-over`, if tensors are left over and there is no reason; next to other
+    reasons they are one more.
     """
     reader.check_forward()
     family.read(reader)
@@ -212,7 +214,10 @@ def is_theirs(module: nn.Module) -> bool:
 
 
 def _check_types(module: object, related: Mapping[str, object]) -> None:
-    """Raise ArgumentTypeError, code `convert.type`, if one of these is no module, or is a layer of ours."""
+    """Raise ArgumentTypeError, code `convert.type`, if the module or one of `related` is no module or a layer of ours.
+
+    The names in `related` are those of the arguments, for the message.
+    """
     for name, each in {"module": module, **related}.items():
         if not isinstance(each, nn.Module) or isinstance(each, AttentionLayer):
             raise ArgumentTypeError(

@@ -31,12 +31,7 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.converting import latent, torch_layer
 from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
 from clearhead.layers.converting.norm_reading import add_norms
-from clearhead.layers.converting.reader import (
-    ModuleReader,
-    as_refusal,
-    has_projections,
-    model_type,
-)
+from clearhead.layers.converting.reader import ModuleReader, has_projections, model_type
 from clearhead.layers.parts import ScoreBias, Sinks, Softcap
 from clearhead.layers.score_parts import RelativeBias, Temperature
 from clearhead.masks import causal
@@ -84,9 +79,11 @@ def _family(
     """
 
     def recognises(module: nn.Module) -> bool:
+        """Return True if a module has projections by these names, and is of transformers if `of_library`."""
         return has_projections(names, module) and not (of_library and model_type(module) is None)
 
     def read(reader: ModuleReader) -> None:
+        """Read the projections into the reader, and the settings if all projections could be read."""
         reader.is_probed = reader.model_type not in ALIBI
         if project(reader, names):
             _read_settings(reader, names)
@@ -95,9 +92,9 @@ def _family(
 
 
 def _separate(reader: ModuleReader, names: ProjectionNames) -> bool:
-    """Read one projection each for query, key and value into the reader.
+    """Read one projection each for query, key and value, and the output's, into the reader; return True.
 
-    Return False, with a reason, if one is not plain.
+    Return False, with a reason, if one is not plain or the widths are no heads.
     """
     found = reader.projections(*names.inputs, *reader.output_of(names))
     heads = reader.num_heads or (1 if names in TUTORIALS else None)
@@ -108,7 +105,8 @@ def _packed(reader: ModuleReader, names: ProjectionNames) -> bool:
     """Read a packed projection of query, key and value, or of key and value next to `q_attn`, into the reader.
 
     It has all queries, then all keys, then all values; in GPT-NeoX the query, key and value of the first group of heads
-    come first, then those of the second. Return False, with a reason, if it is not plain or its width does not fit.
+    come first, then those of the second. Return True; False, with a reason, if it is not plain or its width does not
+    fit.
     """
     is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
     found = reader.projections(*names.inputs, *names.output, *["q_attn"] * is_cross)
@@ -151,9 +149,10 @@ def _names_of_heads(module: nn.Module) -> list[ProjectionNames]:
 
 
 def _read_heads(reader: ModuleReader) -> None:
-    """Read a list of modules of one head each, with the output projection next to the list if there is one.
+    """Read a list of modules of one head each into the reader: sizes, pairs and dropout.
 
-    Adds a reason if a projection is not plain or heads differ in shape.
+    The output projection is that next to the list, if there is one. Adds a reason instead if a projection is not plain
+    or heads differ in shape.
     """
     prefixes = [f"heads.{index}." for index in range(len(_heads_of(reader.module)))]
     named = zip(prefixes, _names_of_heads(reader.module), strict=True)
@@ -203,7 +202,7 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
     Adds reasons for what has no equal.
     """
     module: Any = reader.module
-    has_alibi = _has_alibi(reader)
+    has_alibi = reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
     # A bound on queries, keys and values shows on large numbers only.
     clip = getattr(module, "clip_qkv", None) or getattr(reader.config, "clip_qkv", None)
     if clip is not None:
@@ -231,15 +230,10 @@ def _read_settings(reader: ModuleReader, names: ProjectionNames) -> None:
     reader.leave(*OUTPUT_DROPOUT)
 
 
-def _has_alibi(reader: ModuleReader) -> bool:
-    """Return True if the model of the module uses ALiBi: Bloom, MPT and Falcon, unless the configuration denies it."""
-    return reader.model_type in ALIBI and getattr(reader.config, "alibi", True)
-
-
 def _add_alibi(reader: ModuleReader) -> None:
     """Add the ALiBi that the model passes to the module to the reader as a part.
 
-    For Falcon also why it cannot be read alone.
+    Also adds, for Falcon, why it cannot be converted alone; for Bloom, a reason if it leaves out the output bias.
     """
     module: Any = reader.module
     kind = str(reader.model_type)
@@ -257,9 +251,10 @@ def _add_alibi(reader: ModuleReader) -> None:
 
 
 def _read_scale(reader: ModuleReader) -> None:
-    """Add the scale of the scores to the reader, unless it is 1/√head_dim: 1 for T5, GPT-2's by its settings.
+    """Add the scale of the scores to the reader, unless it is 1/√head_dim.
 
-    Adds a reason if GPT-2 divides by a layer index that it does not have.
+    It is 1 for T5, that of its settings for GPT-2, else the number that the module holds, if any. Adds a reason if
+    GPT-2 divides by a layer index that it does not have.
     """
     module: Any = reader.module
     if _has_relative_bias(reader):
@@ -282,7 +277,7 @@ def _read_scale(reader: ModuleReader) -> None:
 
 
 def _read_mask_of_gpt2(reader: ModuleReader) -> None:
-    """Read the mask buffers of GPT-2, which old versions store, and `masked_bias`, the value that hidden scores get.
+    """Mark as read the mask buffers of GPT-2, in old versions, and `masked_bias`, the value of hidden scores.
 
     Adds the causal mask to the reader unless the module is a cross-attention or a class of the user's.
     """
@@ -294,7 +289,7 @@ def _read_mask_of_gpt2(reader: ModuleReader) -> None:
 
 
 def _add_temperature(reader: ModuleReader) -> None:
-    """Add the temperature of Llama 4 to the reader; no-op but for its layers without rotary positions."""
+    """Add the temperature of Llama 4 to the reader, in layers without rotary positions; no-op if it is switched off."""
     module: Any = reader.module
     is_llama4 = reader.model_type == "llama4_text"
     if is_llama4 and module.attn_temperature_tuning and not module.use_rope:
@@ -341,9 +336,9 @@ def _read_relative_bias(reader: ModuleReader) -> None:
 
 
 def _add_relative_bias(reader: ModuleReader, path: str) -> None:
-    """Add the relative bias with the table at `path`, (buckets, heads), to the reader.
+    """Add the relative bias whose table, (buckets, heads), is the weight of the embedding at `path`, to the reader.
 
-    A reason instead if it does not fit.
+    A reason instead if it is missing or does not fit.
     """
     module, heads = reader.module, reader.sizes["num_heads"]
     table = reader.tensor(f"{path}.weight") if reader.has(f"{path}.weight") else None
@@ -361,7 +356,7 @@ def _add_relative_bias(reader: ModuleReader, path: str) -> None:
             bidirectional=not getattr(module, "is_decoder", False),
         )
     except ArgumentError as error:
-        reader.reasons.append(f"{path}: {as_refusal(error)}")
+        reader.reasons.append(f"{path}: {error.message.rstrip('.')}")
         return
     name = reader.add_part(part, path)
     reader.copy(f"{path}.weight", table, f"{name}.table")

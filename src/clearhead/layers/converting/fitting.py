@@ -14,7 +14,10 @@ Layer = TypeVar("Layer", bound=AttentionLayer)
 
 
 def refuse(aim: str, reasons: Sequence[str]) -> None:
-    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; no-op if there are none."""
+    """Raise UnsupportedError, code `convert.refused`, that lists the reasons; no-op if there are none.
+
+    `aim` says in words what clearhead.convert cannot do.
+    """
     if reasons:
         listed = "\n".join(f"  - {reason}" for reason in reasons)
         raise UnsupportedError("convert.refused", f"clearhead.convert cannot {aim}.\n{listed}")
@@ -23,8 +26,8 @@ def refuse(aim: str, reasons: Sequence[str]) -> None:
 def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
     """Return a new layer of class `kind` with the settings and copies of the tensors that were read from a module.
 
-    It has the module's dtype, device and training mode, and these parts: the reader's own, not copies. The state of
-    PyTorch's generator on the CPU is not changed.
+    Its mask is `mask`, not the reader's; None shows all. It has the module's dtype, device and training mode, and the
+    reader's parts themselves, not copies. The state of PyTorch's generator on the CPU is not changed.
     """
     biases = {pair.ours for pair in reader.pairs if pair.ours.endswith("projection.bias")}
     given: dict[str, Any] = reader.options or {

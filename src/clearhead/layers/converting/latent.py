@@ -86,7 +86,7 @@ def read(reader: ModuleReader) -> None:
 
 
 def _pair_heads(reader: ModuleReader, up: Projection) -> None:
-    """Add the pairs of the projection of the latent, split into the key and the value of each head, to the reader."""
+    """Add the pairs of the projection `up` of the latent to the reader, split into the key and value of each head."""
     heads, dims = (
         reader.sizes["num_heads"],
         [reader.sizes[n] for n in ("head_dim", "value_head_dim")],

@@ -59,8 +59,9 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
     """Put the adapters in place, after each was compared with its module in a call of the model in eval mode.
 
     A place whose adapter differs gets the reason and no adapter. A model whose output then differs, or that fails, gets
-    all of its own modules back, with the reason in each place. Nothing is compared without inputs and without a module
-    of transformers. The training modes and the CPU's generator are restored.
+    all of its own modules back, with the reason in each place. If there are no inputs, nothing is compared unless an
+    adapter is of transformers, and these adapters are dropped, with a reason, if the model cannot be run. The training
+    modes and the CPU's generator are restored.
 
     Args:
         model: the model.
@@ -78,6 +79,7 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
     before: Any = None
 
     def call() -> Any:
+        """Return the output of the model, run with a fixed seed; a list of outputs for inputs that are made."""
         # Some models draw masks in eval mode too.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -87,6 +89,7 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
             return model(*given, **named)
 
     def call_in_steps() -> list[Any]:
+        """Return the outputs of the model run with a KV cache; [] if that is not tried, as for inputs by position."""
         if not tools or not isinstance(inputs, Mapping | None):
             return []
         return tools.run_in_steps(model, tools.trials(model)[0][1] if inputs is None else inputs)
@@ -134,8 +137,11 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
     caches: dict[int, dict[str, Any]] = {}
 
     def hook_of(place: Place) -> tuple[Any, Any]:
+        """Return the forward pre-hook and the forward hook that compare the adapter of a place with its module."""
+
         # A cache takes what a call gives it, so that ours gets a copy from before.
         def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+            """Copy the caches of a call before the module changes them."""
             caches[id(place)] = {
                 name: copy.deepcopy(each)
                 for name, each in kwargs.items()
@@ -143,6 +149,7 @@ def _compared(call: Callable[[], Any], places: Sequence[Place]) -> Any:
             }
 
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            """Run the adapter on the arguments of a call; store its first difference to `output`, or None."""
             assert place.made is not None
             try:
                 ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
@@ -183,7 +190,8 @@ def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
         pairs = pairs[:-1] if len(pairs) > 1 and ours[-1] is None else pairs
     for one, other in pairs:
         first, second = (
-            [each for each in tree_leaves(side) if _is_floating(each)] for side in (one, other)
+            [x for x in tree_leaves(side) if isinstance(x, Tensor) and x.is_floating_point()]
+            for side in (one, other)
         )
         if [each.shape for each in first] != [each.shape for each in second]:
             return "the output has another shape"
@@ -199,16 +207,11 @@ def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
     return None
 
 
-def _is_floating(each: object) -> bool:
-    """Return True for a floating-point tensor."""
-    return isinstance(each, Tensor) and each.is_floating_point()
-
-
 @contextmanager
 def _evaluating(model: nn.Module, related: Sequence[nn.Module | None]) -> Iterator[None]:
-    """Run a block with a model and modules not yet in it in eval mode, without gradients.
+    """Run a block with a model and the modules `related`, not yet in it, in eval mode and without gradients.
 
-    Restore each module's mode after. Entries of None are left out.
+    Restore each module's mode after. None in `related` is left out.
     """
     modules = [each for root in (model, *related) if root is not None for each in root.modules()]
     modes = [(each, each.training) for each in modules]

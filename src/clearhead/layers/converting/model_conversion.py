@@ -62,6 +62,7 @@ class ModelConversion(Drawn):
         places: list[Place],
         read_again: Callable[[ModuleReader], ModuleReader],
     ) -> None:
+        """Fill `layers`, `left` and `rows` from the places of a converted model; `read_again` as of `convert_model`."""
         self.model = model
         self._read_again = read_again
         self._places = places
@@ -77,7 +78,7 @@ class ModelConversion(Drawn):
         }
 
     def undo(self) -> None:
-        """Put the model's own modules back, with the weights that the layers have now.
+        """Put the model's own modules back, with the weights, forward hooks and training modes that the layers have.
 
         A weight that nobody changed comes back bit for bit. Interrupted, it can be called again.
 
@@ -124,6 +125,7 @@ class ModelConversion(Drawn):
                     pair.write(found)
 
     def __str__(self) -> str:
+        """Return the result as text: a line of counts, and a line for each attention, converted or left."""
         rows = [(place.path, place.theirs, place.made, place.reason) for place in self._places]
         widths = [
             max(map(len, column)) for column in zip(*((a, b) for a, b, *_ in rows), strict=True)
@@ -177,7 +179,7 @@ def convert_model(
 
 
 def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
-    """Yield each attention module of a model: those of a known kind, and those called "Attention" with a reason.
+    """Yield a place for each attention of a model: of a known kind, or, with a reason, of a class named …Attention….
 
     Modules inside a known one, layers of ours, and modules around another attention are passed over.
     """
@@ -214,7 +216,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     """Set `place.made` and `place.reader` to the replacement of a module, or `place.reason` to why there is none.
 
     Also sets `place.related`. The replacement shares the module's weights where they are equal; the module is not
-    changed.
+    changed. `read` and `inputs` are those of `convert_model`, `places` all attentions of the model.
     """
     module, kind = place.module, model_type(place.module)
     place.related = _related(place, places)
@@ -239,9 +241,9 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
 
 
 def _related(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
-    """Return {"relative_bias": table} of the first T5 block for a module that is passed its bias; {} if there is none.
+    """Return {"relative_bias": embedding} of the first T5 block of the same stack for a module that is passed its bias.
 
-    {} too for modules of other kinds, for cross-attention, and for the first block itself.
+    {} if there is none, for modules of other kinds, for cross-attention, and for the first block itself.
     """
     module: Any = place.module
     own = "relative_attention_bias"
@@ -303,7 +305,7 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
 
 
 def _ours(made: nn.Module) -> str:
-    """Return the public name of the class of a converted layer."""
+    """Return the public name of the class of a layer or of that in an adapter, as "clearhead.MultiHeadAttention"."""
     layer = _layer(made)
     place = "" if isinstance(layer, MultiHeadAttention) else "layers."
     return f"clearhead.{place}{type(layer).__name__}"

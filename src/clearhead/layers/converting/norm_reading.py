@@ -34,7 +34,8 @@ def add_norms(reader: ModuleReader) -> None:
 def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
     """Add the norms with these two names to the reader as a part, by head or over all heads.
 
-    A reason instead if they differ. They must have one eps, and a weight for each number of a head or of all heads.
+    A reason instead if one cannot be read, or they differ in eps or do not have a weight for each number of a head, or
+    of all heads.
     """
     first, second = read_norm(reader, query), read_norm(reader, key)
     if first is None or second is None:

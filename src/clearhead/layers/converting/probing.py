@@ -106,7 +106,7 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
 
 
 def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
-    """Return a float64 copy of the module on the CPU, in eval mode, with random weights.
+    """Return a float64 copy of the module on the CPU, in eval mode, with random weights from the generator.
 
     Quantised layers become nn.Linear. None, with a reason added to the reader, if it cannot be copied.
     """
@@ -137,8 +137,9 @@ def _runs(
     read: Callable[[ModuleReader], None],
     generator: torch.Generator,
 ) -> list[tuple[tuple[Tensor, ...], Tensor]]:
-    """Return (inputs, output) of calls of a copy, on a short and a longer text; [], with a reason, if it cannot be run.
+    """Return (inputs, output) of calls of the copy `twin`, on a short and a longer text; [] and a reason if none runs.
 
+    A class of the user's is run twice on the longer; without the longer if the copy cannot be run on any.
     Sets `reader.call`, the number of inputs and of outputs, and adds a reason for a window that the texts do not show.
     """
     again = ModuleReader(twin, guess=reader.guess)
@@ -201,8 +202,9 @@ def _calls(
 ) -> list[tuple[Tensor, ...]]:
     """Return random float64 inputs by each calling convention: (x,) and (x, context), each with a batch and without.
 
-    Modules of transformers get (x,) alone, and (x,) is left out where the widths of x and context differ. Texts are at
-    most as long as the module's buffers of two or more axes are wide.
+    Modules of transformers get (x,) alone, and (x,) is left out where the widths of x and context differ. x has
+    `queries` tokens and a context `keys`, but at most as many as the module's buffers of two or more axes are wide.
+    `again` is a reader of the copy.
     """
     tables = [each.shape[-1] for each in again.module.buffers() if each.ndim > 1]
     queries, keys = (min([tokens, *tables]) for tokens in (queries, keys))
@@ -215,7 +217,7 @@ def _calls(
 
 
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
-    """Return the output, or the first of a tuple or list, and the length of the tuple.
+    """Return the output of the copy `twin`, or the first of a tuple or list, and the length of the tuple.
 
     The length is 0 for a tensor and for a module of transformers, and −1 for a list and for a tuple with more than None
     after the first. Raises TypeError if the output is no tensor, and what the module raises; warnings are not shown.

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
-from clearhead.errors import ClearheadError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.tensor_pairs import Projection, Row, TensorPair, described
 from clearhead.layers.converting.weights import hooks_of_transformers, weights_of
@@ -46,6 +45,15 @@ class ModuleReader:
         module: the attention of another library.
         related: modules that belong to it but are not its children, such as the output projection.
         guess: the assumed behaviour of the module; None is that of most modules without positions.
+
+    Attributes:
+        reasons: why the module cannot be converted, each as text; [] if it can.
+        alone: reasons against the layer by itself; an adapter has from the model what it lacks.
+        unsaid: the reason if neither the module nor a given mask says whether it sees later tokens; "" without one.
+        unshared: the reason against a layer that shares the weights of the module; "" without one.
+        call: the number of inputs of a module that was run, and of what its tuple holds, 0 for a tensor; or None.
+        is_probed: True if a copy is to be run, to find what weights do not tell.
+        triangles: the names of the buffers that are triangular masks.
     """
 
     def __init__(
@@ -60,11 +68,8 @@ class ModuleReader:
         self.pairs: list[TensorPair] = []
         self.settings: list[Row] = []
         self.reasons: list[str] = []
-        # Those against the layer by itself; what it lacks an adapter has from the model.
         self.alone: list[str] = []
-        # The reason against it where neither its module nor a mask that is given says whether it sees what is ahead.
         self.unsaid = ""
-        # The reason against a layer that shares the weights of the module.
         self.unshared = ""
         self.parts: list[Part] = []
         self.kind: type[AttentionLayer] = MultiHeadAttention
@@ -73,9 +78,7 @@ class ModuleReader:
         self.mask: Mask | None = None
         self.dropout: float | None = None
         self.output_dropout = 0.0
-        # The number of inputs of a module that was run, and of what its tuple holds; 0 for a tensor.
         self.call: tuple[int, int] | None = None
-        # What its weights do not tell is found by running a copy.
         self.is_probed = True
         self.triangles: list[str] = []
         self._left = {
@@ -113,10 +116,7 @@ class ModuleReader:
         return model_type(self.module)
 
     def check_forward(self) -> None:
-        """Add a reason for each hook, and each forward that replaces its class's.
-
-        Accelerate's and transformers' may stay.
-        """
+        """Add a reason for each hook and each forward of an instance, except those of accelerate and transformers."""
         for root, module in [("", self.module), *self.related.items()]:
             for path, each in module.named_modules(prefix=root):
                 name = path or "the module"
@@ -142,11 +142,11 @@ class ModuleReader:
         return _size(self.module, "num_heads") or _size(self.config, "num_heads")
 
     def size(self, name: str) -> int | None:
-        """Return a size attribute of the module under its usual names; None if there is none."""
+        """Return the module's size that we call `name`, under its usual names elsewhere; None if there is none."""
         return _size(self.module, name)
 
     def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
-        """Add the pair of a tensor of the module and the tensor `ours` of the layer; nothing is copied yet."""
+        """Add the pair of a tensor, `theirs` in the module and `ours` in the layer; nothing is copied yet."""
         self.pairs.append(TensorPair(theirs, tensor, ours, how=how))
 
     def tensor(self, name: str) -> Tensor:
@@ -179,7 +179,7 @@ class ModuleReader:
         return Projection(f"{path}.weight", read[0], is_conv, f"{path}.bias", read[1])
 
     def projections(self, *paths: str) -> list[Projection]:
-        """Return the projections of these names; [], with a reason for each, if one is not plain."""
+        """Return the projections of these names; [] if one is not plain, with a reason for each that is not."""
         found = [self.projection(path) for path in paths]
         return [each for each in found if each is not None] if None not in found else []
 
@@ -192,7 +192,7 @@ class ModuleReader:
         return found
 
     def output_of(self, names: ProjectionNames) -> list[str]:
-        """Return the name of the output projection in a list; [] if there is none, or only an identity."""
+        """Return the name of the output projection in a list, "output" if one was given; [] if none or an identity."""
         if "output" in self.related:
             return ["output"]
         there = [
@@ -209,7 +209,10 @@ class ModuleReader:
         *,
         num_heads: int | None,
     ) -> bool:
-        """Set projections and sizes of the layer and return True; False, with a reason, if the widths are no heads."""
+        """Set projections and sizes of the layer and return True; False, with a reason, if the widths are no heads.
+
+        No `output` is the identity; `num_heads` of None follows from the module's head_dim.
+        """
         width, head_dim = len(query.weight), self.size("head_dim")
         dim = width // num_heads if head_dim is None and num_heads else head_dim
         if not dim or (num_heads or width // dim) * dim != width:
@@ -275,7 +278,7 @@ class ModuleReader:
         return True
 
     def _pair_inputs(self, inputs: Sequence[Sequence[Projection]]) -> None:
-        """Add the pairs of query, key and value projections, stacked if several, with zeros for biases of some only."""
+        """Add the pairs of `inputs`, a stack each of query, key, value projections; zeros for biases that some lack."""
         biased = any(each.bias is not None for same in inputs for each in same)
         for ours, same in zip(INPUTS, inputs, strict=True):
             start = 0
@@ -294,7 +297,7 @@ class ModuleReader:
                 self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
-        """Add a part to the layer, report it, and return its parameter prefix, "parts.0"."""
+        """Add a part to the layer, report it as read from `theirs`, and return its parameter prefix, "parts.0"."""
         name = f"parts.{len(self.parts)}"
         self.parts.append(part)
         self.settings.append(Row(theirs, name, described(part)))
@@ -380,13 +383,8 @@ def model_type(module: nn.Module) -> str | None:
     return found if isinstance(found, str) else where[2]
 
 
-def as_refusal(error: ClearheadError) -> str:
-    """Return the message of an error as a reason for a refusal, without its last full stop."""
-    return error.message.rstrip(".")
-
-
 def _size(place: object, name: str) -> int | None:
-    """Return the first size attribute of an object under its usual names; None if it has none above 0."""
+    """Return an object's size that we call `name`, its first attribute of the usual names; None if none is above 0."""
     found = (as_int(getattr(place, theirs, None)) for theirs in SIZE_NAMES[name])
     return next((each for each in found if each), None)
 

@@ -49,12 +49,15 @@ class TensorPair:
     how: str = "copied"
 
     def found_in(self, ours: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the tensor of the layer by its name, or the rows that are paired; None for a missing bias."""
+        """Return the layer's tensor, from all of `ours` by name, or its rows that are paired; None if there is none."""
         found = ours.get(self.ours)
         return found if found is None or self.rows is None else found[slice(*self.rows)]
 
     def read(self, target: Tensor) -> None:
-        """Copy the module's tensor, or the constant for a missing one, into the layer's tensor `target`, in place."""
+        """Copy the module's tensor, or the constant for a missing one, into the layer's tensor `target`, in place.
+
+        1 is added if `how` is "plus 1".
+        """
         if self.tensor is None:
             target.copy_(self._constant(target))
         else:
@@ -63,7 +66,7 @@ class TensorPair:
     def write(self, source: Tensor | None) -> None:
         """Copy the layer's tensor into the module's, in place; zeros for None.
 
-        No-op if the module has no such tensor.
+        No-op if the module has no such tensor. 1 is subtracted if `how` is "plus 1".
         """
         if self.tensor is None:
             return

@@ -63,6 +63,7 @@ class Described(Tensor):
         return made
 
     def __init__(self, *_: object) -> None:
+        """Do nothing with the arguments, which `__new__` reads."""
         super().__init__()
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
@@ -79,6 +80,11 @@ class Described(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Return the result of an operator on the materialised masks, an ordinary tensor.
+
+        Raises ModelError, code `model.ignores-interface`, for an operator not in `KNOWN`, one in place, or another
+        dtype.
+        """
         # A model that works with the mask itself may read True the other way round, or as a number.
         as_number = (kwargs or {}).get("dtype") not in (None, torch.bool)
         if func.overloadpacket.__name__ not in KNOWN or func._schema.is_mutable or as_number:

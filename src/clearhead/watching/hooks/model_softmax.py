@@ -117,6 +117,7 @@ def _read(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(forward)
     def read(*args: Any, **kwargs: Any) -> Any:
+        """Run the forward in a `_Reader`, and return its output."""
         if tap.is_guarded():
             return forward(*args, **kwargs)
         before, _state.reads = getattr(_state, "reads", False), True
@@ -155,6 +156,7 @@ def _noticed(function: Any) -> Any:
 
     @wraps(function)
     def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
+        """Report the call if it is over the last dimension, and return the function's result."""
         is_read = tap.is_guarded() or getattr(_state, "reads", False)
         if tap.witnesses and not is_read and isinstance(scores, Tensor):
             dim = kwargs.get("dim", args[0] if args else None)
@@ -193,6 +195,7 @@ def install(undo: Undo) -> None:
     before = vars(Tensor).get("softmax")
 
     def restore() -> None:
+        """Put the earlier `Tensor.softmax` back; no-op if somebody else has replaced it since."""
         if vars(Tensor).get("softmax") is _noticed_method:
             if before is None:
                 del Tensor.softmax

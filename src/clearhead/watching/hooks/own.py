@@ -20,7 +20,7 @@ def install(undo: Undo) -> None:
 def _report(
     problem: Problem, chosen: planning.Kernel, kernel: str
 ) -> Callable[[Tensor], Tensor] | None:
-    """Report a problem with its edits applied, and return the function that makes the context to go on with.
+    """Report a problem with its edits applied, and return the function that makes the context to use.
 
     None if nothing edits or takes it, and inside a reported call. `chosen` and `kernel` are ignored.
     """

@@ -7,6 +7,7 @@ attributes, defaults and closures of their methods.
 """
 
 import functools
+import operator
 import sys
 import types
 import weakref
@@ -139,16 +140,11 @@ class Replacement:
             return staticmethod(self._new[id(value.__func__)])
         if type(value) is tuple:  # the defaults of a function
             every = tuple(map(self._replaced, value))
-            return value if all(map(_is, every, value)) else every
+            return value if all(map(operator.is_, every, value)) else every
         return value
 
 
 CALLABLE = {types.BuiltinFunctionType, types.FunctionType, functools.partial}
-
-
-def _is(left: object, right: object) -> bool:
-    """Return True if both are the same object."""
-    return left is right
 
 
 def _holds(names: dict[str, Any], functions: dict[int, Function]) -> bool:

@@ -21,7 +21,7 @@ Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
 
 Change = Callable[[Tensor], Tensor]
-"""Makes the context that the model goes on with, (batch, num_heads, query_len, value_head_dim), from that
+"""Makes the context that the model uses, (batch, num_heads, query_len, value_head_dim), from that
 of the call, as it is or edited."""
 
 Witness = Callable[[str, tuple[int, ...]], None]
@@ -47,7 +47,7 @@ class Edited(NamedTuple):
 
 
 class Gives(NamedTuple):
-    """The context that a call hands out.
+    """The context that a call returns.
 
     Attributes:
         context: False where the implementation has no context of its heads.
@@ -125,7 +125,7 @@ def report(read: Read, child: str | None = None, gives: Gives = WHOLE) -> list[C
         read: reads the call, before it runs or never.
         child: where the running module does the attention of one of its parts, the name of that part; None for its
             own attention.
-        gives: the context that it hands out.
+        gives: the context that it returns.
     """
     if is_guarded():
         return []
@@ -183,6 +183,7 @@ def reporting(
 
     @wraps(function)
     def reported(*args: Any, **kwargs: Any) -> Any:
+        """Report the call, and return the function's output, with the changed context if `put` is given."""
         if is_guarded() or not applies(*args, **kwargs):
             return function(*args, **kwargs)
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731

@@ -59,6 +59,10 @@ def _read_forward(*args: Any, **kwargs: Any) -> Problem:
     queries = _heads(F.linear(query, query_weight, query_bias).transpose(0, 1), call.num_heads)
 
     def read(given: Tensor, weight: Tensor, bias: Tensor | None, more: Any, static: Any) -> Tensor:
+        """Return the projected keys or values, (batch, num_heads, kv_len, head_dim), with those that the layer appends.
+
+        `more` is one appended to each sample, (1, 1, embed_dim), or None; `static` replaces the projection if not None.
+        """
         if static is not None:
             heads = static.unflatten(0, sizes)
         else:
@@ -102,7 +106,8 @@ def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
 def _read_fast_path(inputs: tuple[Tensor, ...], num_heads: int, call: Any) -> Problem:
     """Return the problem of a fast-path call with query, key and value (batch, len, embed_dim), or nested.
 
-    Query and key are projected again; the value only if it is read, and is the key otherwise.
+    `call` has the other arguments: `qkv_weight`, `qkv_bias`, `mask` and `mask_type`. Query and key are projected again;
+    the value only if it is read, and is the key otherwise.
     """
     visible = None if call.mask is None else _visible(call.mask, call.mask_type)
     if inputs[0].is_nested:

@@ -30,6 +30,7 @@ def install(undo: Undo) -> None:
     """
 
     def look(*_: object) -> None:
+        """Replace the lookup of transformers if it is loaded, and stop looking."""
         loaded = sys.modules.get("transformers.modeling_utils")
         if hasattr(loaded, "ALL_ATTENTION_FUNCTIONS"):
             _before.pop(_KEY, None)
@@ -50,10 +51,12 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
 
     @wraps(original)
     def get_interface(self: object, attn_implementation: str | None, default: Any) -> Any:
+        """Return the function that the original lookup returns, reporting unless a reported call runs."""
         function = original(self, attn_implementation, default)
         return function if tap.is_guarded() else _reporting(attn_implementation, function)
 
     def end() -> None:
+        """Put the original lookup back unless another patch is on top."""
         # Another patch on top of this one is left alone; below it this one reports nothing.
         if vars(interface).get("get_interface") is get_interface:
             interface.get_interface = original
@@ -77,6 +80,7 @@ def _monkeypatch_each(functions: Any, undo: Undo) -> None:
     }
 
     def end() -> None:
+        """Put the original functions back in the registry."""
         for name, function in originals.items():
             put(name, function)
 

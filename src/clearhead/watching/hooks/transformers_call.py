@@ -40,9 +40,9 @@ Convention = Literal["eager", "sdpa", "flash", "flex", "clearhead"]
 
 
 def convention_of(implementation: str | None) -> Convention | None:
-    """Return how an implementation reads its arguments, or None for one that is not known.
+    """Return the convention of an implementation: "eager", "sdpa", "flash", "flex" or "clearhead"; None if not known.
 
-    None is "eager"; a name with "flash" and without "|" is "flash".
+    An implementation of None is "eager"; a name with "flash" and without "|" is "flash".
     """
     if implementation is None or implementation == "eager":
         return "eager"
@@ -236,9 +236,10 @@ def _among_real(
 def _window(
     sliding_window: int | None, is_causal: bool, offset: int | None, kv_len: int
 ) -> Mask | None:
-    """Return a window that includes the query itself, on both sides unless causal.
+    """Return a window of `sliding_window` tokens, the query itself included, on both sides unless causal.
 
-    None without, or if it covers all keys.
+    `offset` is the key of the first query; None puts the last query on the last key. None without a window, or if it
+    covers all keys.
     """
     if sliding_window is None or sliding_window >= kv_len:
         return None
@@ -249,8 +250,8 @@ def _window(
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
     """Return the mask of the sequences that flash attention separates; None if the arguments name none.
 
-    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do. Raises as
-    `_by_lengths`.
+    Cumulative lengths say where sequences begin. Without them, in a batch of one, positions that restart do.
+    UnsupportedError as `_by_lengths`.
     """
     # Without the longest of them, lengths go unnoticed.
     complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))

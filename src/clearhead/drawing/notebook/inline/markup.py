@@ -35,12 +35,15 @@ def line(*children: str, small: bool = False) -> Html:
 
 
 def title(*children: str) -> Html:
-    """Return the title, above everything else."""
+    """Return a bold line, the title of an output."""
     return element("div", *children, style="margin:2px 0;font-weight:600")
 
 
 def scrolling(*children: str, style: str = "") -> Html:
-    """Return a box for content that may be wider than its cell; the keyboard scrolls it as well."""
+    """Return a box for content that may be wider than its cell; the keyboard scrolls it as well.
+
+    `style` is further CSS, which ends in a semicolon.
+    """
     return element("div", *children, style=f"{style}overflow-x:auto;max-width:100%", tabindex=0)
 
 
@@ -60,6 +63,7 @@ def table(
     """
 
     def row(tag: str, cells: Iterable[str], weight: int, further: Iterable[str] = ()) -> Html:
+        """Return a row of cells "td" or "th", in a font weight, with further CSS for each cell but the first."""
         styled = ["", *further]
         drawn = [
             element(
@@ -151,7 +155,7 @@ def trace_html(trace: Trace) -> str:
         (7, True)
     """
     stages = [_stage(trace, step) for step in trace._drawn()]
-    notes = [trace._verdict()]
+    notes = [trace.verdict]
     first = [
         f"{name} 0"
         for axis, name in (("batch", "sample"), ("num_heads", "head"))
@@ -184,7 +188,7 @@ def _stage(trace: Trace, step: Step) -> Html:
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
-    """Return the numbers of a stage as an HTML table with shaded cells; hidden weights are grey."""
+    """Return the numbers of a stage as an HTML table with shaded cells; hidden weights and ±∞ and NaN are grey."""
     names = trace._row_labels(step)[: len(part)]
     finite = part[torch.isfinite(part)].abs()
     largest = float(finite.max()) if finite.numel() else 0.0

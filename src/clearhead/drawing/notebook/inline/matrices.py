@@ -244,7 +244,7 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Glance) -> list[str]:
 
 
 def _why_undrawn(thing: "AttentionMatrix | Summary") -> str:
-    """Return in words why a thing that was not drawn was not; "" for a summary with numbers.
+    """Return the sentence that says why a matrix or a summary has no maps; "" for a summary with numbers.
 
     A matrix with numbers counts as too large: its size is not looked at, so call it only without maps.
     """
