@@ -201,7 +201,7 @@ def _show_short(
     `asked` are query and key, "" for any; with a layer they only say which weight `why` explains. Returns what was
     shown. Raises SelectionError for no such layer, head or token.
     """
-    from clearhead.drawing.page.runs import Layer, layers_of
+    from clearhead.drawing.page.runs import LONG, Layer, layers_of
     from clearhead.drawing.terminal.screens import Screens
     from clearhead.watching.finding import place_of_token
 
@@ -226,8 +226,9 @@ def _show_short(
         if layer in (None, at)
     ]
     if layer is None and "image_token" in (reading.page or {}):
-        # The page has the layers of a vision tower too, numbered after those of the text.
-        tower = [each for each in layers_of(reading.seen) if each.name not in reading.layers]
+        # The page has the layers of a vision tower too, numbered after those of the text; not of many tiles.
+        rest = (each for each in layers_of(reading.seen) if each.name not in reading.layers)
+        tower = [each for each in rest if each.weights.batch * each.weights.kv_len**2 <= LONG**2]
         layers += [each._replace(number=at) for at, each in enumerate(tower, len(layers))]
     weights = partial(screens.weights, place, number)
     return Shown(name[0], reading, layers, place, number, weights, pin)
@@ -304,8 +305,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
-    tokens = shown.reading.tokens
-    media: dict[str, Any] = shown.reading.page or {"tokens": tokens}
+    media: dict[str, Any] = shown.reading.page or {"tokens": shown.reading.tokens}
     title = source.name if isinstance(source, Path) else " ".join(source.split())
     return write_heads(
         html,
@@ -315,7 +315,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
         pin=shown.pin,
         why=why,
         writes=shown.writes,
-        note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(tokens), 'token')}",
+        note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(shown.reading.tokens), 'token')}",
         **media,
     )
 

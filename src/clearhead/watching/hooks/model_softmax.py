@@ -47,7 +47,12 @@ class _Reader(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.unread: list[tuple[int, ...]] = []
-        self._product: tuple[Any, ...] = (None,) * 4  # the scaled product, query, key, scale
+        self._product: tuple[Any, ...] = (
+            torch.empty(0),
+            None,
+            None,
+            1.0,
+        )  # scaled; query, key, scale
         self._softmax: tuple[Any, ...] = (None,) * 3  # the weights, scores, dropout
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -55,7 +60,7 @@ class _Reader(TorchFunctionMode):
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if tap.is_guarded() or not args:
             return func(*args, **kwargs)
-        (left, right), first = _sides(name, args), args[0]
+        (left, right), first, lead = _sides(name, args), args[0], getattr(args[-1], "shape", ())
         (product, query, key, scale), (weights, scores, dropout) = self._product, self._softmax
         if left is not None and left is weights and left.shape[:-2] == right.shape[:-2]:
             self.unread.pop()
@@ -65,16 +70,11 @@ class _Reader(TorchFunctionMode):
         made = func(*args, **kwargs)
         if left is not None and min(left.ndim, right.ndim) > 3:
             self._product = made, left, right.mT, 1.0
-        elif (
-            first is product
-            and name in ("mul", "div")
-            and getattr(args[1], "shape", ())[-2:] in ((), (1, 1))
-        ):
+        elif first is product and name in ("mul", "div") and lead[-2:] in ((), (1, 1)):
             self._product = made, query, key, scale * args[1] if name == "mul" else scale / args[1]
         elif name == "softmax":
             self.unread.append(tuple(first.shape))
-            lead = (None, None) if product is None else (product.shape[-3:], product.numel())
-            is_product = lead == (first.shape[-3:], first.numel())
+            is_product = (product.shape[-3:], product.numel()) == (first.shape[-3:], first.numel())
             self._softmax = made if is_product else None, first, 0.0
         elif first is weights and (name in KEEPS or made is first):
             share = kwargs.get("p", 0.0) * kwargs.get("training", False)
@@ -98,18 +98,14 @@ def _sides(name: str, args: Any) -> Any:
 def _problem(query: Any, key: Any, value: Any, scores: Any, scale: Any, dropout: float) -> Problem:
     """Return the problem of a softmax of scores, of which what is not query @ key.mT · scale is mask and bias.
 
-    So the weights are those of the softmax, up to rounding. A scale of each head is multiplied into the query.
+    So the weights are those of the softmax, up to rounding. The scale is multiplied into the query.
     """
-    if isinstance(scale, Tensor):
-        query, scale = query * scale, 1.0
-    query, key, value = (sdpa.four_dimensions(each) for each in (query, key, value))
-    product = query @ key.mT * scale
-    rest = scores.reshape(product.shape) - product
+    query, key, value = (sdpa.four_dimensions(each) for each in (query * scale, key, value))
+    product = query @ key.mT
+    rest, share = scores.reshape(product.shape) - product, dropout or None
     rounding = 8 * torch.finfo(product.dtype).eps * product.abs().max()
     mask, bias = split_added(rest.masked_fill(rest.abs() <= rounding, 0.0), query.dtype)
-    return make_problem(
-        query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout or None
-    )
+    return make_problem(query, key, value, mask=mask, bias=bias, scale=1.0, dropout=share)
 
 
 def _read(forward: Callable[..., Any]) -> Callable[..., Any]:
