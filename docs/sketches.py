@@ -174,11 +174,11 @@ SKETCHES: dict[str, tuple[str, int, int, list[str]]] = {
         word(290, 40, "the next letter: “r”?"), word(90, 40, "“h”?"), word(190, 40, "“e”?"),
         arrow("M90 76V52"), arrow("M190 76V52"),
     ]),
-    "grouped": ("Nine heads of queries share three heads of keys and values", 400, 150, [
+    "grouped": ("Nine query heads share three key-value heads", 400, 150, [
         *(box(24 + 42 * at, 26, f"q{at}", ("orange", "green", "blue")[at // 3], 36) for at in range(9)),
         *(arrow(f"M{24 + 42 * at} 60L{66 + 126 * (at // 3)} 96") for at in range(9)),
         *(box(66 + 126 * at, 100, f"key {at}, value {at}", ("orange", "green", "blue")[at], 116) for at in range(3)),
-        word(192, 16, "nine heads of queries"),
+        word(192, 16, "nine query heads"),
     ]),
 }  # fmt: skip
 

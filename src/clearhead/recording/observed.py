@@ -277,7 +277,7 @@ def _gains(
     """Return the factors by which query and key were multiplied before the scores; None if one is not a single number.
 
     It is none if it is learned, if it differs within the operand, or if the operand does not depend on the input. The
-    factor is 1.0 where the length of all rows is its absolute value, since it is then the length of a norm.
+    factor is 1.0 where the norm of all rows is its absolute value, because it is then that of a normalisation.
     """
     found = []
     for side, rows in zip(sides, (query, key), strict=True):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.checking.evidence.lengths import bearable, operations
+from clearhead.checking.evidence.lengths import affordable_lengths, estimate_operations
 from clearhead.checking.thresholds import LAW_LENGTHS
 from tests.checking.bank import defined
 
@@ -16,18 +16,18 @@ blocks_of_512 = defined("laws.blocks_of_512")
 
 
 def test_operations_grow_as_a_loop_makes_them() -> None:
-    assert operations([], 1025) == 1
-    assert operations([(7, 40), (5, 39)], 1025) == 40
-    assert operations([(10, 200), (5, 100)], 100) == pytest.approx(2000)
-    assert operations([(10, 400), (5, 100)], 100) == pytest.approx(40_000)
+    assert estimate_operations([], 1025) == 1
+    assert estimate_operations([(7, 40), (5, 39)], 1025) == 40
+    assert estimate_operations([(10, 200), (5, 100)], 100) == pytest.approx(2000)
+    assert estimate_operations([(10, 400), (5, 100)], 100) == pytest.approx(40_000)
 
 
 def test_it_is_asked_at_every_length_that_costs_little() -> None:
-    assert bearable([(7, 40), (5, 40)], 2, 1000, None) == list(LAW_LENGTHS)
-    assert bearable([(7, 40), (5, 40)], 2, 1000, 64) == [1, 2, 7, 16, 17, 64]
-    assert bearable([(7, 490), (5, 250)], 2, 1000, None) == [1, 2, 7]
-    assert max(bearable([(7, 40), (5, 40)], 64, 1000, None)) == 257
-    assert max(bearable([(7, 40), (5, 40)], 2, 500_000, None)) == 65
+    assert affordable_lengths([(7, 40), (5, 40)], 2, 1000, None) == list(LAW_LENGTHS)
+    assert affordable_lengths([(7, 40), (5, 40)], 2, 1000, 64) == [1, 2, 7, 16, 17, 64]
+    assert affordable_lengths([(7, 490), (5, 250)], 2, 1000, None) == [1, 2, 7]
+    assert max(affordable_lengths([(7, 40), (5, 40)], 64, 1000, None)) == 257
+    assert max(affordable_lengths([(7, 40), (5, 40)], 2, 500_000, None)) == 65
 
 
 def test_the_report_ticks_the_laws_that_held_and_says_how_far() -> None:

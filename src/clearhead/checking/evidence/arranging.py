@@ -30,7 +30,7 @@ class Arrangement:
     tiled: bool = True
 
     def heads(self, blocks: Tensor, *, keys: bool = False) -> Tensor:
-        """Return (blocks, len, dim) as (batch, heads, len, dim).
+        """Return (blocks, len, dim) as (batch, heads, len, dim); RuntimeError if the blocks do not divide into samples.
 
         With several heads in the rows of a block these are split; `keys` repeats the block for them instead.
         """

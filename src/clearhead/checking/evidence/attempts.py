@@ -85,9 +85,9 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
 
 
 def drawn(sizes: CallSizes, masked: bool, seed: int) -> tuple[Tensor, ...]:
-    """Return random query, key and value in float64, and a bool mask if `masked`, in which each query sees a key.
+    """Return random query, key and value in float64, (batch, heads, len, dim), and a bool mask if `masked`.
 
-    The same sizes and seed give the same inputs.
+    The mask is (batch, 1, query_len, kv_len), and each query sees a key. The same sizes and seed give the same inputs.
     """
     generator = torch.Generator().manual_seed(seed)
 

@@ -90,18 +90,18 @@ class Evidence(ABC):
 
     @cached_property
     def repetition(self) -> float:
-        """The largest difference of equal calls, relative to the largest number; inf as in `repeated`."""
+        """The largest difference of equal calls, relative to the largest number; inf if NaN or ∞ differ in place."""
         return repeated(lambda: self.subject(*self.inputs))
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """The names of the inputs that a call writes to."""
+        """The names of the inputs that a call writes to, or that hold NaN."""
         names = list(self.settled.inputs)
         return tuple(names[index] for index in written(self.subject.bare, self.inputs))
 
     @cached_property
     def strided(self) -> tuple[float, bool]:
-        """The largest difference on strided views of the inputs, and True if one is refused."""
+        """The largest relative difference on strided views of the inputs, and True if the call raises for one."""
         return measure_strides(self.subject.bare, self.inputs)
 
     @cached_property
@@ -156,7 +156,7 @@ class Evidence(ABC):
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
-        """The first operation that returned NaN from finite inputs, and its (file, line) or None.
+        """The first operation that returned NaN from inputs without NaN, and its (file, line) or None.
 
         None if there is none.
         """
@@ -208,7 +208,7 @@ def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[
 
 
 def with_masks(subject: Subject, masks: bool) -> Subject:
-    """Return the subject with a mask of real tokens only passed in addition to x; itself if `masks` is False."""
+    """Return the subject called with x and a mask of True, (batch, tokens); itself if `masks` is False."""
     if not masks:
         return subject
     return replace(subject, others=lambda x: (torch.ones(x.shape[:2], dtype=torch.bool),))

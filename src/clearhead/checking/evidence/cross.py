@@ -32,11 +32,11 @@ class CrossEvidence(TokensEvidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The widths of x and of the context."""
+        """The widths of a token of x, "d_in", and of the context, "d_context"."""
         return {"d_in": self._feed.width, "d_context": self._feed.context_width}
 
     def _inputs(self, fed: Feed, lens: tuple[int, int], seed: int) -> dict[str, Tensor]:
-        """Return random x of lens[0] tokens and context of lens[1] tokens."""
+        """Return random "x" of lens[0] tokens and "context" of lens[1] tokens, by name."""
         return {
             "x": fed.draw(lens[0], seed),
             "context": fed.draw(lens[1], seed + 1, width=fed.context_width),
@@ -46,7 +46,7 @@ class CrossEvidence(TokensEvidence):
     def settled(self) -> Settled:
         """The first call that works, of (5, 7) or (7, 7) tokens, with or without a batch, in float64 or float32.
 
-        If none works, the first error, and no output.
+        If none works, the first error, and no output. ModelError as in `_feed`.
         """
         fed, first = self._feed, None
         given = self._inputs(fed, (5, 7), self.seed)
@@ -98,7 +98,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def dependencies(self) -> tuple[Dependency, Dependency]:
-        """The dependencies on the tokens of x and on those of the context."""
+        """The dependencies of the outputs, first on the tokens of x, then on those of the context."""
         subject, plain = self.subject.spare(), self.feed.plain
         x, context = (each[None] if plain else each for each in self.inputs)
 
@@ -120,7 +120,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def sources(self) -> tuple[Provenance | None, ...]:
-        """Return the provenance of the rows of each attention; None for one that has none."""
+        """Return the provenance of the rows of each attention in `observed`; None for one as in `provenance`."""
         return tuple(provenance(each, self.dependencies) for each in self.observed)
 
     @property

@@ -19,7 +19,7 @@ from clearhead.recording.provenance import measure
 
 
 class TypedDecoder:
-    """A decoder whose inputs are cast to one dtype, and whose outputs are float64 without gradient."""
+    """The decoder `run`, its inputs cast to one dtype, its outputs in float64 without gradient, its errors raised."""
 
     def __init__(self, run: Any, dtype: torch.dtype) -> None:
         self.run, self.dtype = run, dtype
@@ -29,12 +29,12 @@ class TypedDecoder:
         self.run.reset()
 
     def step(self, x: Tensor) -> Tensor:
-        """Return the outputs of the next tokens."""
+        """Return the outputs of the next tokens, x (batch, tokens, dim), and cache them."""
         with torch.no_grad():
             return self.run.step(x.to(self.dtype)).double()
 
     def full(self, x: Tensor) -> Tensor:
-        """Return the outputs of all tokens at once."""
+        """Return the outputs of all tokens of x, (batch, tokens, dim), at once."""
         with torch.no_grad():
             return self.run.full(x.to(self.dtype)).double()
 
@@ -50,11 +50,11 @@ class DecodingEvidence(Evidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The width of a token."""
+        """The width of a token, "d_in"."""
         return {"d_in": self.feed.width}
 
     def fresh(self, subject: Subject | None = None) -> TypedDecoder:
-        """Return a decoder on a copy of the object as given, or on the object itself if it is not copied."""
+        """Return a decoder on a copy of the subject's object (default `self.subject`), or on itself if not `copied`."""
         subject = subject or self.subject
         run = duplicate(subject.run) if subject.copied else subject.run
         return TypedDecoder(run, subject.dtype)

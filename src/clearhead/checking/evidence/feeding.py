@@ -73,7 +73,7 @@ def feed(subject: Subject, contract: Contract) -> Feed:
         lengths = (limit,)
     else:
         lengths = tuple(sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7)))
-    heads = found("num_heads", subject, contract)
+    heads = size_named("num_heads", subject, contract)
     plain = subject.takes == "x2d"
     made = Feed(1, 1, lengths, heads, limit, plain)
     widths = list(dict.fromkeys(_widths(subject, contract)))
@@ -101,7 +101,7 @@ def feed(subject: Subject, contract: Contract) -> Feed:
 
 
 def runs(subject: Subject, *tensors: Tensor) -> bool:
-    """Return True if a call with these inputs raises no error."""
+    """Return True if a call with these inputs raises no error and returns a tensor."""
     return isinstance(called(subject, tensors), Tensor)
 
 
@@ -116,7 +116,7 @@ def shortened(subject: Subject, main: Tensor, tokens: int) -> Tensor:
     return short if runs(subject, short) else main
 
 
-def found(name: str, subject: Subject, contract: Contract) -> int | None:
+def size_named(name: str, subject: Subject, contract: Contract) -> int | None:
     """Return a size by its name, of `SIZE_NAMES`: declared, in the arguments of the class, or in attributes.
 
     The first that is a positive whole number; None if none is.
@@ -145,13 +145,16 @@ def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
 
 
 def _widths(subject: Subject, contract: Contract) -> Iterator[int]:
-    """Yield candidates for d_in, likeliest first: the declared one alone, else from layers, names, parameters."""
+    """Yield candidates for d_in, likeliest first: a declared one alone, else of layers, names, one parameter.
+
+    A candidate may recur.
+    """
     declared = contract.sizes.get("d_in") or (subject.args or {}).get("d_in")
     if isinstance(declared, int):
         yield declared
         return
     layers = list(_layer_widths(subject))
-    by_name = found("d_in", subject, contract)
+    by_name = size_named("d_in", subject, contract)
     yield from layers[:1]
     if by_name is not None:
         yield by_name
@@ -180,7 +183,7 @@ def _layer_widths(subject: Subject) -> Iterator[int]:
 
 def _context_width(subject: Subject, contract: Contract, width: int) -> int:
     """Return the width of a context token: a known size, else the key projection's input width, else `width`."""
-    known = found("d_context", subject, contract)
+    known = size_named("d_context", subject, contract)
     if known is not None:
         return known
     for name, part in subject.module.named_modules() if subject.module is not None else ():
@@ -191,7 +194,7 @@ def _context_width(subject: Subject, contract: Contract, width: int) -> int:
 
 def longest(subject: Subject, contract: Contract) -> int | None:
     """Return the most tokens of a call: declared, an attribute, or the size of a stored mask; None if unknown."""
-    by_name = contract.sizes.get("tokens") or found("context_length", subject, contract)
+    by_name = contract.sizes.get("tokens") or size_named("context_length", subject, contract)
     if by_name is not None or subject.module is None:
         return by_name
     for mask in kept_masks(subject.module).values():

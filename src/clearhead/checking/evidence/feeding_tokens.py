@@ -15,10 +15,10 @@ from clearhead.checking.evidence.feeding import (
     Feed,
     call_error,
     feed,
-    found,
     has_group_norm,
     longest,
     shortened,
+    size_named,
 )
 from clearhead.checking.subject.calling import may_hide_by_itself, unfilled_mask
 from clearhead.checking.subject.embedding import Embedded
@@ -133,7 +133,7 @@ class FedEvidence(Evidence):
 
     @cached_property
     def short(self) -> Mapping[str, Tensor]:
-        """Return the input with 4 tokens, or all of it if the subject does not take fewer."""
+        """Return the input with 4 tokens, as "x", or all of it if the subject does not take fewer."""
         return {"x": shortened(self.subject, self.inputs[0], 4)}
 
     @cached_property
@@ -172,7 +172,7 @@ class FedEvidence(Evidence):
 
         None if the number is unknown or too large, and for a function.
         """
-        longest_ = found("context_length", self.given, self.contract)
+        longest_ = size_named("context_length", self.given, self.contract)
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None
         output = called(self.subject.spare(), (self.feed.draw(longest_, self.seed, batch=1),))

@@ -137,7 +137,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def failed(self) -> list[tuple[CallSizes, Exception | None, str]]:
-        """Return the sizes, the error and a description of each call without a usable output."""
+        """Return (sizes, error, description) of each call without a usable output; the error is None if it returned."""
         found = []
         for each in self.attempts:
             if as_trial(each, self.contract, self.subject.dtype) is None:
@@ -161,7 +161,10 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """Return an undeclared (back, ahead) window that makes the subject right; None if it is right, or unknown."""
+        """Return the undeclared (back, ahead) window under which the subject is right; None if there is none.
+
+        None as well if it is right without, a window or documents are declared, or a mask is passed.
+        """
         contract = self.contract
         if contract.local or self.subject.takes == "qkv,mask":
             return None
@@ -343,7 +346,7 @@ def by_heads(subject: Subject) -> Callable[..., Tensor]:
 
 
 def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
-    """Return the largest score, or the largest score less the mean of its query if that is less; at least 1e-6."""
+    """Return the largest scaled score, or that less the mean of its query if this is smaller; at least 1e-6."""
     scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)

@@ -90,14 +90,14 @@ def _measured(
     tensors = [leaf for _, leaf in leaves]
 
     def by_autograd(output: Tensor) -> Sequence[Tensor | None]:
-        """Return the gradient of each tensor by autograd; None for one that the output does not depend on."""
+        """Return the gradient of the output's weighted sum for each tensor; None for one without influence on it."""
         if not output.requires_grad:
             return (None,) * len(tensors)
         total = (output.double() * weight).sum()
         return torch.autograd.grad(total, tensors, allow_unused=True)
 
     def along(leaf: Tensor, direction: Tensor, step: float) -> float:
-        """Return the central difference of the output along a direction of a leaf; the leaf is restored."""
+        """Return the central difference of the output's weighted sum along a direction of a leaf; that is restored."""
         sums = []
         with torch.no_grad():
             kept = leaf.clone()
@@ -146,6 +146,7 @@ def _compared(
     """Return the gradient of a leaf: autograd compared with central differences along two random directions.
 
     The leaf is changed by `along` and restored. "dead" needs no gradient and no change; smaller steps excuse a kink.
+    Differences are relative to the norm of the gradient, or to `floor` if that is larger.
     """
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():

@@ -21,7 +21,8 @@ from clearhead.recording.weighing import EXPONENTIALS
 class Group:
     """Attentions of one layer, and where their rows come from.
 
-    `chunks` are the places, among these attentions, of those that compute chunks of the same queries.
+    `indices` are the places of its attentions among all of the call. `chunks` are the places, among the group's
+    attentions, of those that compute chunks of the same queries: one item for each head.
     """
 
     attentions: tuple[ObservedAttention, ...]
@@ -32,11 +33,11 @@ class Group:
 
     @cached_property
     def heads(self) -> tuple[ObservedAttention, ...]:
-        """Return the attentions, each with all of its queries."""
+        """Return one attention for each head, with all of its queries."""
         return self.joined(self.attentions)
 
     def joined(self, attentions: Sequence[ObservedAttention]) -> tuple[ObservedAttention, ...]:
-        """Return the group's attentions in another call with their chunks of queries joined, in the same order."""
+        """Return one attention for each head, with its chunks joined; `attentions` are in the order of `indices`."""
         return tuple(_whole([attentions[i] for i in places]) for places in self.chunks)
 
     def trial(

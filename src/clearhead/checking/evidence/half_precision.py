@@ -35,9 +35,10 @@ def measure_halves(
     target: Tensor,
     dtype: torch.dtype,
 ) -> Halved:
-    """Return the relative error of a call in a dtype, and of plain attention; inf if not finite or refused.
+    """Return the relative errors of a call with inputs cast to a dtype, and of plain attention in that dtype.
 
-    `plain` says what the plain computation loses in a dtype.
+    The first is inf if the output is not finite, has another shape, or the call raises; then the second is 0.0 if it
+    raises. `plain` returns the second for a dtype. `target` is the output of `run` in float64.
     """
     given = converted(inputs, dtype)
     found = called(run, given)

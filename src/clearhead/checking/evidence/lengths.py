@@ -34,7 +34,7 @@ from clearhead.recording.provenance import Capture
 from clearhead.recording.weighing import weigh
 
 
-def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
+def count_operations(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
     """Return the number of tokens and of operations of a call; None if it fails."""
     run, copies = subject.fresh().bare, converted(inputs, subject.dtype)
     with Capture({}) as made:
@@ -42,7 +42,7 @@ def counted(subject: Subject, inputs: Inputs) -> tuple[int, int] | None:
     return None if isinstance(output, Exception) else (inputs[0].shape[-2], made.count)
 
 
-def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
+def estimate_operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
     """Return the estimated operations of a call, by the power law of the two longest measured calls.
 
     Those of the longest call if it is the only one, or if they grow by less than one a token: code without a loop over
@@ -55,7 +55,7 @@ def operations(steps: Sequence[tuple[int, int]], tokens: int) -> float:
     return most * (tokens / one) ** power
 
 
-def bearable(
+def affordable_lengths(
     steps: Sequence[tuple[int, int]], heads: int, numbers: int, limit: int | None
 ) -> list[int]:
     """Return the lengths of `LAW_LENGTHS` at which calls are affordable; [] if none is.
@@ -69,13 +69,13 @@ def bearable(
     return [
         each
         for each in LAW_LENGTHS
-        if (limit is None or each <= limit) and costs_little(steps, heads, numbers, each)
+        if (limit is None or each <= limit) and is_affordable(steps, heads, numbers, each)
     ]
 
 
-def costs_little(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tokens: int) -> bool:
-    """Return True if a call with `tokens` tokens is affordable; the other arguments are as in `bearable`."""
-    few = operations(steps, tokens) <= LAW_STEPS and tokens * numbers <= LAW_NUMBERS
+def is_affordable(steps: Sequence[tuple[int, int]], heads: int, numbers: int, tokens: int) -> bool:
+    """Return True if a call with `tokens` tokens is affordable; the other arguments are as in `affordable_lengths`."""
+    few = estimate_operations(steps, tokens) <= LAW_STEPS and tokens * numbers <= LAW_NUMBERS
     return few and tokens * tokens * heads <= LAW_PAIRS
 
 
@@ -135,7 +135,7 @@ def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]
 
 
 def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
-    """Return the last output that changes with the first token, and the last that changes with the token there.
+    """Return the index of the last output that changes with token 0, and of the last that changes with the token there.
 
     Args:
         run: the call.
@@ -146,7 +146,7 @@ def reach(run: Call, x: Tensor) -> tuple[int, int] | None:
     """
 
     def last(token: int) -> int:
-        """Return the last output that changes with a token; -1 if none does or a call fails."""
+        """Return the index of the last output that changes with a token; -1 if none does or a call fails."""
         changed = x.clone()
         changed[:, token] = -changed[:, token]
         moved = called(run, (changed,))
@@ -223,7 +223,7 @@ def _windowed(
 
 
 def drawn(e: TokensEvidence, tokens: int, *, padded: bool = False) -> Inputs:
-    """Return the inputs of a call with `tokens` tokens, and a padding mask if the call is padded."""
+    """Return the inputs of a call with `tokens` tokens: (x,), (x, context), or (x, padding mask) if `padded`."""
     if isinstance(e, CrossEvidence):
         more = tokens if e.alike else tokens + 2
         context = e.feed.draw(more, e.seed + 9, width=e.feed.context_width)
@@ -250,7 +250,7 @@ def by_decoding(e: DecodingEvidence) -> tuple[Broken | None, int]:
             e.subject.run.full(draw(tokens).to(e.subject.dtype))
         counts.append((tokens, made.count))
     for tokens in (each for each in LAW_LENGTHS if 17 < each <= min(most, LAW_RECORDED)):
-        if operations(counts, tokens) > LAW_STEPS:
+        if estimate_operations(counts, tokens) > LAW_STEPS:
             break
         x, chunks = draw(tokens), [tokens // 2, tokens - tokens // 2 - 2, 1, 1]
         whole, parts = called(e.fresh().full, (x,)), called(partial(stepped, e.fresh(), x, chunks))

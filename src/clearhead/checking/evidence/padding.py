@@ -68,7 +68,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
-        """Return x and the mask of three samples of different lengths."""
+        """Return x (3, tokens, width) and mask (3, tokens), True = a real token: three lengths, padding last."""
         tokens = self.feed.lengths[0]
         lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
         return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
@@ -82,7 +82,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """Return the names of the inputs that a call with the padded batch writes to."""
+        """Return the names of the inputs, "x" and "mask", that a call with the padded batch writes to."""
         found = written(self.subject.bare, self.padded)
         return tuple(("x", "mask")[index] for index in found)
 
@@ -94,7 +94,10 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def broke(self) -> tuple[str, tuple[str, int] | None] | None:
-        """Return the first operation that returned NaN, without padding or with it; None if none did."""
+        """Return the first operation that returned NaN, and its (file, line) or None, without padding or with it.
+
+        None if none did.
+        """
         lines = lines_of(self.subject.spare().bare, converted(self.padded, self.subject.dtype))
         return super().broke or lines.first_nan
 

@@ -147,7 +147,7 @@ def with_zeros_drawn(subject: Subject) -> Subject:
 
 
 def _moved(module: nn.Module, name: str) -> bool:
-    """Return True if a method that reads the named tensor also moves tensors to a device."""
+    """Return True if a method other than `__init__` reads the named tensor and moves tensors to a device."""
     owner, _, attribute = name.rpartition(".")
     part = module.get_submodule(owner)
     for kind in type(part).__mro__:
@@ -266,7 +266,8 @@ def felt_numbers(
 ) -> dict[str, float]:
     """Return the whole numbers above 1 around the code that change the output when tripled, by name.
 
-    Each is changed for a copy. A change that raises is left out: the number is a size.
+    Each is changed for a copy. A change that raises is left out: the number is a size. So are those that a constructor
+    reads too.
 
     Args:
         subject: the attention.

@@ -49,7 +49,7 @@ class TokensEvidence(FedEvidence):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The width of a token, and the number of heads."""
+        """The width of a token, "d_in", and the number of heads, "num_heads", 1 if it is unknown."""
         return {"d_in": self.feed.width, "num_heads": self.num_heads or 1}
 
     @property
@@ -65,7 +65,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def leaks(self) -> list[int] | None:
-        """The outputs that a NaN in the last token reaches, though they do not depend on it.
+        """The indices of the outputs that a NaN in the last token reaches, though they do not depend on it.
 
         None if all depend on it.
         """
@@ -81,7 +81,7 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def sources(self) -> tuple[Provenance | None, ...]:
-        """Return the provenance of the rows of each attention; None for one that has none."""
+        """Return the provenance of the rows of each attention in `observed`; None for one as in `provenance`."""
         return tuple(provenance(each, [self.dependency]) for each in self.observed)
 
     @cached_property
@@ -113,7 +113,7 @@ class TokensEvidence(FedEvidence):
 
     @property
     def inside(self) -> Contract:
-        """Return the contract of the attention after the split into heads and their rotation."""
+        """Return `promised` without rotation and key heads: the contract of heads that are split and rotated."""
         return replace(self.promised, rope=None, num_kv_heads=None)
 
     @property
@@ -174,9 +174,9 @@ class TokensEvidence(FedEvidence):
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """Return the standard deviations of the query and key matrices of the first group, and PyTorch's default.
+        """Return the standard deviations of the query and key matrices of the first group, and of PyTorch's default.
 
-        None if it is not seen, or if there are too few numbers; AssertionError without a record.
+        None if query or key has no matrix of its own, or one with too few numbers; AssertionError without a record.
         """
         assert self.recorded is not None
         found = []

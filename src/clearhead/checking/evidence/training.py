@@ -85,7 +85,10 @@ def measure_training(
 
 
 def _dropped(found: Sequence[ObservedAttention]) -> dict[str, Any]:
-    """Return `place`, `kept`, `share`, `count` and `whole` of `Training`, by name; {} without an attention."""
+    """Return `place`, `kept`, `share`, `count` and `whole` of `Training`, by name; {} without an attention.
+
+    Only `place` is returned unless weights are dropped outside a fused kernel.
+    """
     ratios, sums = [], []
     for each in found:
         if each.layout.scores.options.get("dropout_p"):

@@ -24,8 +24,8 @@ from clearhead.recording.weighing import Weighing
 def fitted(scale: float | None, weighed: Weighing | None) -> list[StageEdit]:
     """Return the edits with a measured parameter; [] if none was measured.
 
-    These are a number that is added to visible or to hidden scores ("mask.soft"), and the scale ("scale.wrong"). A
-    scale that is not finite is left out.
+    For a number added to scores there are two, to visible and to hidden ones ("mask.soft"); for the scale there is one
+    ("scale.wrong"), unless it is not finite.
     """
     found = []
     moved = None if weighed is None else weighed.number("number")
@@ -86,10 +86,10 @@ ADDED: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]] = (
 
 
 def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
-    """Return the edit that adds the multiples of ADDED nearest to what the context of the first call has more.
+    """Return [edit]: the context plus the multiples of `ADDED` that come nearest to the output of the first call.
 
-    [] if all are 0 to rounding, if the numbers are too few, and if the output is not finite or has another shape than
-    the definition's. Whether the edit fits is not tested.
+    [] if all are 0 to rounding, if the output has too few numbers, is not finite or has another shape than the
+    definition's. Whether the edit fits is not tested.
     """
     first = trials[0]
     right = first.result(RIGHT)
@@ -120,7 +120,7 @@ def of_context(trials: Sequence[Trial]) -> list[StageEdit]:
 
 
 def _made_of(part: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stage:
-    """Return an `around` stage: `part(context, key, value)` instead of the context, key and value repeated per head."""
+    """Return an `around` stage that returns `part(context, key, value)`; key and value are repeated per query head."""
 
     def around(inner: Stage, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         """Return `part` of the context that `inner` computes."""

@@ -47,12 +47,12 @@ def _split_by_view(x: Tensor, at: Setting) -> Tensor:
 
 
 def _tiled(x: Tensor, at: Setting) -> Tensor:
-    """Return key or value heads, tiled instead of repeated one by one."""
+    """Return key or value heads, one per query head, tiled (0 1 0 1) instead of repeated one by one (0 0 1 1)."""
     return x.repeat(1, at.num_heads // x.shape[1], 1, 1)
 
 
 def _other_columns(x: Tensor, at: Setting) -> Tensor:
-    """Return (batch, heads, len, dim) whose heads are every num_heads-th column instead of adjacent ones."""
+    """Return (batch, heads, len, dim) where a head is every heads-th column of the merged x, not adjacent columns."""
     flat = x.transpose(1, 2).flatten(2)
     return flat.unflatten(-1, (x.shape[3], x.shape[1])).permute(0, 3, 1, 2)
 
@@ -60,7 +60,7 @@ def _other_columns(x: Tensor, at: Setting) -> Tensor:
 def _heads_as_tokens(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
-    """Return the context if heads and tokens are swapped, so that the heads of each token attend to each other."""
+    """Return the context that `inner` computes with heads and tokens swapped: a token's heads attend to each other."""
     other = at._replace(
         num_heads=at.query_len,
         num_kv_heads=at.kv_len,
@@ -164,7 +164,7 @@ def _rope(at: Setting) -> tuple[float, str]:
 
 
 def _other_layout(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """Return query and key rotated in the layout that is not declared, "half" or "interleaved"."""
+    """Return query and key rotated in the other layout than the declared one; unchanged if no rotation is declared."""
     layout = "half" if _rope(at)[1] == "interleaved" else "interleaved"
     return rotate(query, key, at, at.offset, layout)
 
@@ -200,12 +200,12 @@ def _neighbours_as_halves(x: Tensor) -> Tensor:
 
 
 def _value_too(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
-    """Return query and key unchanged and the value rotated by its positions."""
+    """Return (query, key, value), the value rotated by its positions; unchanged if no rotation is declared."""
     return query, key, rotate(value, value, at, 0)[1]
 
 
 def _whole_width(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
-    """Return query and key, all heads of each rotated as one vector."""
+    """Return query and key, all heads of each rotated as one vector; unchanged if no rotation is declared."""
 
     def flat(x: Tensor) -> Tensor:
         """Return (batch, heads, len, dim) as (batch, 1, len, heads · dim)."""

@@ -25,7 +25,7 @@ HIDES = declared("causal", "window", "documents")
 
 
 def _moved(left: int = 0, right: int = 0) -> Stage:
-    """Return a `visible` stage: the mask with its edges moved outwards by `left` and `right` keys."""
+    """Return a `visible` stage: the mask with its edges moved outwards by `left` and `right` keys, negative inwards."""
     return lambda at: visible(at, at.offset, left, right)
 
 
@@ -41,7 +41,7 @@ def _without(*fields: str, mask: bool = False) -> Stage:
 
 
 def _inverted_diagonal(right: int) -> Stage:
-    """Return a `visible` stage that shows only the keys more than `right` positions after the query."""
+    """Return a `visible` stage: only keys more than `right` positions after the query, of those the rest allows."""
 
     def seen(at: Setting) -> Tensor:
         """Return the inverted causal mask, combined with the rest of the contract."""
@@ -60,7 +60,7 @@ def _inverted_with_given(at: Setting) -> Tensor:
 def _given(change: Callable[[Tensor], Tensor]) -> Stage:
     """Return a `visible` stage: the mask with the given mask changed by a function.
 
-    AssertionError without a given one.
+    The stage raises AssertionError without a given mask.
     """
 
     def seen(at: Setting) -> Tensor:
@@ -176,7 +176,7 @@ def _added(sign: float, scaled: bool) -> Stage:
 
 
 def _over_queries(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
-    """Return the weights with hidden ones set to 0, normalised over the queries."""
+    """Return the weights with hidden ones set to 0, normalised over the queries; NaN for a key that no query sees."""
     kept = weights * seen
     return kept / kept.sum(-2, keepdim=True)
 

@@ -45,9 +45,9 @@ class Trial:
         return replace(self, setting=self.setting._replace(contract=contract))
 
     def result(self, recipe: Recipe, rounding: torch.dtype | None = None) -> Tensor | None:
-        """Return the output of a recipe for the same inputs, rounded to a dtype first if one is given.
+        """Return the output of a recipe for the same inputs; with `rounding` they are first rounded to that dtype.
 
-        None if its functions do not fit the inputs.
+        It is computed in float64. None if its functions do not fit the inputs.
         """
         query, key, value = (
             each if rounding is None else each.to(rounding).double()
@@ -101,9 +101,9 @@ class Trial:
 
 
 def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
-    """Return bfloat16 or float16 if the numbers of all outputs are rounded to it, in any dtype; else `dtype`.
+    """Return bfloat16 or float16 if it holds every number of the outputs exactly, whatever their dtype; else `dtype`.
 
-    bfloat16 for no outputs.
+    bfloat16 is tried first, and is returned for no outputs.
     """
     for coarse in (torch.bfloat16, torch.float16):
         if all(
@@ -172,10 +172,10 @@ def contracts(contract: Contract) -> list[Contract]:
 
 
 def window_of(seen: Tensor) -> tuple[int, int] | None:
-    """Return (back, ahead), how far every query sees.
+    """Return (back, ahead): the numbers of keys before and after its own that every query sees.
 
-    None if that is no window, or `back` is 0 or reaches the first key. None also for fewer than four queries, and if
-    one sees nothing.
+    None if the pairs are no window, or `back` is 0 or reaches the first key. None also for fewer than four queries, and
+    if one sees nothing.
 
     Args:
         seen: (query_len, kv_len), True where a query sees a key. A query's own key is ignored.
@@ -195,7 +195,7 @@ def window_of(seen: Tensor) -> tuple[int, int] | None:
 def _styles(trials: Sequence[Trial], recipe: Recipe) -> Iterator[Recipe]:
     """Yield the recipe in each style for rows that see nothing, or once if there are no such rows.
 
-    Nothing if it does not fit.
+    Nothing if its mask cannot be computed for a call.
     """
     empties = False
     for trial in trials:
@@ -269,7 +269,7 @@ def _pairs(rows: Sequence[StageEdit], at: Setting) -> Iterator[tuple[StageEdit, 
     """Yield pairs of edits of different nouns, all in `PAIRED`, and of different stages.
 
     "operation" edits are left out. If the scale was measured, edits of the scale count only if it is wrong and theirs
-    is the measured one.
+    is the measured one, both for the setting `at`.
     """
     near = [each for each in rows if each.noun in PAIRED and each.way != "operation"]
     used = next((each.changes["scale"](at) for each in rows if each.way == "constant"), None)

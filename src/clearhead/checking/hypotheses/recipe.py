@@ -72,10 +72,9 @@ def right_group(tensor: Tensor, at: Setting) -> Tensor:
 
 
 def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
-    """Return a tensor (…, len, dim) with rotary positions from `start` on, one more for each row.
+    """Return a tensor (…, len, dim) rotated by positions from `start` on, one more for each row, as float64.
 
     Su et al., 2021, https://arxiv.org/abs/2104.09864. `layout` is "half" or "interleaved"; an odd last column stays.
-    Angles are in float64.
     """
     width = tensor.shape[-1] // 2 * 2
     rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -101,7 +100,10 @@ def right_rotate(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tenso
 def rotate(
     query: Tensor, key: Tensor, at: Setting, start: int, layout: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return query and key rotated, the first query at `start`; unchanged if no rotation is declared."""
+    """Return query and key rotated, the first query at `start`, the first key at 0, in `layout` or the declared one.
+
+    Unchanged if no rotation is declared.
+    """
     rope = at.contract.rope
     if rope is None:
         return query, key
@@ -154,7 +156,7 @@ def band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int 
 
 
 def declared_bias(at: Setting) -> Tensor | None:
-    """Return the sum of bias and ALiBi, (heads, query_len, kv_len); None if neither is declared."""
+    """Return the sum of bias and ALiBi, float64 that broadcasts to (heads, query_len, kv_len); None if undeclared."""
     total = None
     if at.contract.bias is not None:
         total = at.contract.bias(at.query_len, at.kv_len).double()
@@ -285,7 +287,7 @@ class StageEdit:
 
 
 def declared(*fields: str) -> Callable[[Contract], bool]:
-    """Return a function that is True for a contract that declares one of these fields, which False does not."""
+    """Return a function that is True for a contract with one of these fields neither None nor False."""
     return lambda contract: any(
         getattr(contract, each) is not None and getattr(contract, each) is not False
         for each in fields
@@ -299,6 +301,6 @@ def grouped(contract: Contract) -> bool:
 
 
 def looks_back(contract: Contract) -> bool:
-    """Return True for a window that ends at its own token and goes back by more than one."""
+    """Return True for a window that goes back by more than one token and, by itself or by causality, not ahead."""
     left, right = contract.window or (None, None)
     return left is not None and left > 1 and (contract.causal is True or right == 0)

@@ -71,7 +71,7 @@ def _bias_after(only_seen: bool) -> Stage:
     """Return an `after` stage that adds the bias to the weights; `only_seen` sets hidden ones to 0."""
 
     def after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
-        """Return the weights plus the bias."""
+        """Return the weights plus the bias, if `only_seen` with 0 for hidden pairs."""
         bias = declared_bias(at)
         total = weights if bias is None else weights + bias
         return total * seen if only_seen else total

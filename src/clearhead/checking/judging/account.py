@@ -88,7 +88,7 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 
 
 def account(e: Evidence) -> Account:
-    """Return the account of the evidence (cached); scale is unknown for heads one wide without a declared one."""
+    """Return the account of the evidence (cached); the scale is unknown if heads are one wide and none is declared."""
     if e not in _accounts:
         found = _made(e)
         known = isinstance(e, HeadsEvidence | TokensEvidence)
@@ -146,7 +146,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
         unknown |= dict.fromkeys((*TOPICS, "heads"), ("scale-normed", {}))
         return Account((), frozenset(), unknown, found.contract)
     claims = claims or [_unnamed(e.trials, "output")]
-    return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
+    return Account(tuple(claims), frozenset(), _hidden_by(claims[0]), found.contract)
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
@@ -197,7 +197,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     shown = layer is not None and any(bool(trial.target.any()) for trial in layer.trials)
     if layer is not None and any("rotate" in edit.changes for edit in layer.script):
         # Rows of several tokens have no position that a rotation is about.
-        shown = shown and _unseen(e, each) is None
+        shown = shown and _why_tokens_unknown(e, each) is None
     if (
         layer is not None
         and shown
@@ -225,12 +225,12 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         claim = Claim("product", "differs", Found("context", {"operation": ", ".join(changed)}))
         return Account((claim,), contract=made.contract)
     if e.contract.rope is not None:
-        if _unseen(e, each) is None and _keeps_lengths(e, index):
+        if _why_tokens_unknown(e, each) is None and _keeps_norms(e, index):
             return Account(
                 (Claim("positions", "differs", Found("rotation")),), contract=made.contract
             )
         made = replace(made, unknown={**made.unknown, "positions": ("rotation", {})})
-    why = _unseen(e, next((x for x in e.splittings if x.merged is not None), each))
+    why = _why_tokens_unknown(e, next((x for x in e.splittings if x.merged is not None), each))
     if why is not None:
         return replace(made, unknown={**made.unknown, "heads": why})
     return replace(made, clear=made.clear | {"heads"})
@@ -240,7 +240,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
 LAYERS = ACTIVATIONS - {"sigmoid"} | {"hardswish", "mish"}
 
 
-def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
+def _keeps_norms(e: TokensEvidence, index: int) -> bool:
     """Return True if the queries have the norms that they were projected with, as after any rotation.
 
     False without a known layer.
@@ -253,7 +253,7 @@ def _keeps_lengths(e: TokensEvidence, index: int) -> bool:
     return one.shape == other.shape and torch.allclose(one, other)
 
 
-def _unseen(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
+def _why_tokens_unknown(e: TokensEvidence, each: Splitting) -> tuple[str, Values] | None:
     """Return why the tokens of the rows of a layer are not known, a key and values; None if they are known."""
     if not any(source is not None and source.single for source in e.sources):
         named = e.subject.parameters().items()
@@ -267,7 +267,7 @@ def _inside(e: TokensEvidence, index: int) -> Account:
     found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
     if found.known:
         scaled = any(each.noun == "scale" for each in found.script)
-        if any(each.code == "scale.missing" for each in found.script) and _folded(e):
+        if any(each.code == "scale.missing" for each in found.script) and _scale_in_weights(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
         if scaled and e.contract.scale is None and learned_scale(group.attentions):
             return Account((), frozenset(TOPICS), {}, found.contract, (("scale-learned", {}),))
@@ -297,7 +297,7 @@ def _inside(e: TokensEvidence, index: int) -> Account:
     if fixed and not claims and group.arranged is not None:
         claims = [_unnamed(trials, "inside")]
     if claims:
-        return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract, notes)
+        return Account(tuple(claims), frozenset(), _hidden_by(claims[0]), found.contract, notes)
     if any(key == "scale-unknown" for key, _ in notes):
         unknown["scale"] = ("scale", {})
     if kinds:
@@ -306,7 +306,10 @@ def _inside(e: TokensEvidence, index: int) -> Account:
 
 
 def _unnamed(trials: Sequence[Trial], way: str) -> Claim:
-    """Return the claim that numbers differ: about a declared rotation, a declared change of the scores, or neither."""
+    """Return the claim that numbers differ: about a declared rotation, else a declared change of the scores.
+
+    Without either it is about the product, worded as `way`. `trials` are measured by the worst call.
+    """
     contract, topic = trials[0].setting.contract, "product"
     if any(getattr(contract, field) is not None for field in DECLARED):
         topic, way = "order", "otherwise"
@@ -321,8 +324,8 @@ def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: ReadStages) -> bool
     return not e.contract.masked and fits([replace(first, setting=setting)], RIGHT) is not None
 
 
-def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
-    """Return the topics that a mistake of another topic leaves unknown, each with that reason."""
+def _hidden_by(claim: Claim) -> dict[str, tuple[str, Values]]:
+    """Return every topic but the claim's, mapped to the reason that it is unknown: hidden by the claim."""
     topics = (each for each in (*TOPICS, "heads", "positions") if each != claim.topic)
     return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 
@@ -347,7 +350,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
     if claims and bad is not None:
         softmax = claims[0].code.startswith("softmax")
         claims.append(broken(bad, "output.non-finite" if softmax else "mask.empty-row", "follows"))
-    unknown = _hidden(claims[0]) if claims else {}
+    unknown = _hidden_by(claims[0]) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)
 
@@ -373,10 +376,10 @@ def _measured(edit: StageEdit, trials: Sequence[Trial], found: Explanation) -> t
     return first_difference(trials)
 
 
-def _folded(e: TokensEvidence) -> bool:
-    """Return True if 1/√head_dim is in the weights of query or key, or half of it in both.
+def _scale_in_weights(e: TokensEvidence) -> bool:
+    """Return True if the scale is in the weights of query or key, or its square root in both.
 
-    False if the weights were not measured, or the scale is 1 or more.
+    The scale is the declared one, else 1/√head_dim. False if the weights were not measured, or it is 1 or more.
     """
     factor = right_scale(e.trials[0].setting)
     if e.spread is None or factor >= 1:

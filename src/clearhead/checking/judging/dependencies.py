@@ -46,7 +46,7 @@ def _setting(e: TokensEvidence, contract: Contract) -> Setting:
 
 
 def _masked_inside(e: TokensEvidence, group: int) -> bool:
-    """Return True if the weights of a group are over all tokens at once and follow the declared mask."""
+    """Return True if a group follows the definition, declared mask included, in a trial over all tokens at once."""
     if not e.explanations[group].right:
         return False
     at, tokens = e.group_trials(group)[0].setting, e.inputs[0].shape[-2]

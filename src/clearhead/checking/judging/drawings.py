@@ -11,7 +11,7 @@ from clearhead.recording.provenance import Dependency
 
 
 def first_bad(output: Tensor) -> Values:
-    """Return {count, of, place}: how many values are not finite, of how many, and the index of the first such value.
+    """Return {count, of, place}: how many values are not finite, of how many, and the index of the first, as a list.
 
     Raises IndexError if all are finite.
     """

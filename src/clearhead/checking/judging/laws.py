@@ -50,7 +50,10 @@ def scores(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
 
 
 def _of_zero(e: HeadsEvidence) -> Verdict:
-    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys; else Clear."""
+    """Return Found if a call whose middle key is 0 differs from the recipe, as if a score of 0 hid keys.
+
+    Clear otherwise, also if that call raises.
+    """
     main = e.attempts[0]
     inputs = tuple(each.clone() for each in main.inputs)
     inputs[1][..., inputs[1].shape[-2] // 2, :] = 0.0
@@ -72,8 +75,8 @@ def _visible(attentions: Sequence[ObservedAttention]) -> Tensor:
 def pairs(e: TokensEvidence) -> Verdict | None:
     """Return Found if a token reads or writes at the wrong position, else Clear.
 
-    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention Found means
-    that a token of the context is not seen.
+    None if no law is broken and either no causal mask is declared or nothing attends. For cross-attention it is the
+    verdict of `_all_seen`, unless only one position is used.
     """
     if repeated_row(e.subject, e.inputs) == 1:
         return Found("one-position")

@@ -56,7 +56,7 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
         if wrong is not None:
             return broken_law(wrong)
     costs = _costs(e)
-    asked = lengths.bearable(*costs, e.feed.longest)
+    asked = lengths.affordable_lengths(*costs, e.feed.longest)
     if not asked:
         return Unknown("law-costs", {}, False)
     short = max(each for each in asked if each <= LAW_RECORDED)
@@ -79,7 +79,8 @@ def _of_tokens(e: TokensEvidence) -> Verdict:
 def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict | None:
     """Return a verdict on parts of a text against the whole: prefixes if causal, doubled texts if nothing is hidden.
 
-    None for another mask, and for padding that is not causal.
+    None for another mask, and for padding that is not causal. `asked` is the numbers of tokens to test, ascending;
+    `costs` are those of `_costs`.
     """
 
     def run(x: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ def _by_calls(e: TokensEvidence, asked: Sequence[int], costs: Costs) -> Verdict 
         x = draw(asked[-1])
         wrong = broken("prefix", lengths.by_prefixes(run, x, asked[:-1])) or _in_blocks(e, run, x)
         longer = None if e.feed.longest is None else e.feed.longest + BEYOND
-        if wrong is None and longer is not None and lengths.costs_little(*costs, longer):
+        if wrong is None and longer is not None and lengths.is_affordable(*costs, longer):
             wrong = broken("past-the-mask", lengths.by_the_future(run, draw(longer)))
         return _verdict(wrong, asked[-1])
     if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
@@ -127,7 +128,7 @@ def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) ->
 def _costs(e: TokensEvidence) -> Costs:
     """Return (tokens, operations) of up to two calls, the heads of a sample, and the number of parameters."""
     numbers = sum(each.numel() for each in e.subject.parameters().values())
-    made = [lengths.counted(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
+    made = [lengths.count_operations(e.subject, lengths.drawn(e, each)) for each in (7, 5)]
     steps = [each for each in made if each is not None]
     batch = e.batched(e.inputs[0]).shape[0]
     heads = sum(len(each.weights) for each in e.observed) // batch
@@ -135,7 +136,7 @@ def _costs(e: TokensEvidence) -> Costs:
 
 
 def _by_ids(e: TokensEvidence, model: Embedded) -> Iterator[Case]:
-    """Return cases that compare the first ids of a text with all of them, calling the whole model."""
+    """Yield cases that compare the first ids of a text with all of them, calling the whole model."""
     generator = torch.Generator().manual_seed(e.seed)
     tokens = e.inputs[0].shape[-2]
     known = [
@@ -155,11 +156,11 @@ def _of_function(e: HeadsEvidence) -> Verdict | None:
     if not e.explained.right:
         return None
     main, other = e.attempts[0], e.attempts[1]
-    made = [lengths.counted(e.subject, each.inputs) for each in (main, other)]
+    made = [lengths.count_operations(e.subject, each.inputs) for each in (main, other)]
     steps = [each for each in made if each is not None]
     limit = e.contract.sizes.get("context_length")
     heads = e.contract.heads()[0]
-    asked = lengths.bearable(steps, heads or 1, 0, limit)
+    asked = lengths.affordable_lengths(steps, heads or 1, 0, limit)
     # As many tokens as heads do not tell which axis is which.
     for tokens in (each for each in asked if each != heads):
         sizes = main.sizes._replace(

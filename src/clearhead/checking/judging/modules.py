@@ -42,7 +42,7 @@ def ignored(e: CrossEvidence) -> Verdict:
     return Found("tokens", {}, ("sides", _sides(e)))
 
 
-def swapped(e: CrossEvidence) -> Verdict | None:
+def swapped(e: CrossEvidence) -> Verdict:
     """Return Found if queries come from the context, and keys and values from x.
 
     Clear otherwise, or at unequal lengths.

@@ -49,7 +49,7 @@ class ReadStages:
         form: the changes in the first head; None if the weights were measured, not recorded.
         has_sink: weights also go to a sink.
         divided: the context is divided by the sums of the weights.
-        learned: the scale is a parameter, and all rows have one length.
+        learned: the scale is a parameter, and all rows have the same norm.
     """
 
     weights: Tensor
@@ -133,13 +133,13 @@ def _read(
 
 
 def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
-    """Return True if in every attention a parameter multiplies scores of rows of one length: cosine attention.
+    """Return True if in every attention a parameter multiplies scores of rows of equal norm: cosine attention.
 
     True for no attentions.
     """
     return all(
-        of_one_length(each.query)
-        and of_one_length(each.key)
+        has_equal_norms(each.query)
+        and has_equal_norms(each.key)
         and any(
             stage.other == "parameter" and stage.name.rstrip("_") in ("mul", "div")
             for stage in takewhile(lambda stage: stage.axis is None, each.stages)
@@ -148,8 +148,8 @@ def learned_scale(attentions: Sequence[ObservedAttention]) -> bool:
     )
 
 
-def of_one_length(rows: Tensor) -> bool:
-    """Return True if all rows of a query, or of a key, have one length, as after a norm; False if one is not finite."""
+def has_equal_norms(rows: Tensor) -> bool:
+    """Return True if all rows of a query, or of a key, have the same norm; False if one is not finite."""
     sizes = rows.norm(dim=-1)
     return bool(sizes.isfinite().all()) and float(sizes.std()) < 1e-3 * float(sizes.mean())
 
@@ -265,7 +265,7 @@ def against_declared(found: Found, used: float, contract: Contract) -> Found:
 
 
 def slope(used: float, first: Trial) -> tuple[str, Values]:
-    """Return the measurement of a scale: its key, the measured number and the right one."""
+    """Return the measurement of a scale: the key "slope", and the measured number next to the right one as values."""
     right, words = right_scale(first.setting), scale_in_words(first)
     return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": words}
 

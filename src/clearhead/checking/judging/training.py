@@ -20,7 +20,7 @@ DEVIATIONS = 6.0
 
 
 def dropout(e: Evidence) -> Claim | Verdict:
-    """Return a claim if dropout in training has the wrong place, rate or scale, or a verdict.
+    """Return a claim if dropout in training drops nothing, or has the wrong place, rate or scale, or a verdict.
 
     Unknown if it was not measured, or no rate is declared and the modules have none or several. Clear for a rate of 0,
     and for an undeclared one if no weights are dropped.
@@ -48,7 +48,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
         if not seen.place:
             return Unknown("dropout-place")
         return Claim("dropout", "dropout.wrong", Found("elsewhere"))
-    way = _unscaled(e, rate)
+    way = _dropout_mistake(e, rate)
     if way is None:
         known = seen.kept is not None or seen.share is None
         return Clear("dropout") if known else Unknown("dropout-scale")
@@ -61,7 +61,7 @@ def dropout(e: Evidence) -> Claim | Verdict:
     return Claim("dropout", "dropout.wrong", Found(way, values, (measured, values)))
 
 
-def _unscaled(e: Evidence, rate: float) -> str | None:
+def _dropout_mistake(e: Evidence, rate: float) -> str | None:
     """Return how the scale or the rate of dropout is wrong: "again", "unscaled", "otherwise" or "rate"; None if right.
 
     None as well if the kept weights were not measured.
@@ -83,7 +83,7 @@ def _unscaled(e: Evidence, rate: float) -> str | None:
 def gradients(e: Evidence) -> Claim | Verdict:
     """Return a claim if autograd and differences of the output disagree, Unknown if not measured, else Clear.
 
-    A claim too if the backward pass fails since an input was overwritten.
+    A claim too if the backward pass fails because a tensor was overwritten in place.
     """
     found = e.gradients
     if found.why or found.raised:

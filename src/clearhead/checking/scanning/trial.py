@@ -19,7 +19,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judge import judge
-from clearhead.checking.judging.reading import of_one_length
+from clearhead.checking.judging.reading import has_equal_norms
 from clearhead.checking.report import Report
 from clearhead.checking.reporting import cannot_run, defined_at, reported
 from clearhead.checking.scanning.sources import ATTENTION, Definition, Source
@@ -275,7 +275,9 @@ def _held(evidence: Evidence) -> dict[str, str]:
     """
     found = {}
     observed = [each for each in evidence.observed if _normalised(each)]
-    if observed and all(of_one_length(each.query) and of_one_length(each.key) for each in observed):
+    if observed and all(
+        has_equal_norms(each.query) and has_equal_norms(each.key) for each in observed
+    ):
         found["scale"] = "scale-normed"
     lengths = {each.shape[-2] for each in evidence.inputs if each.ndim > 1}
     if evidence.observed and not any(
