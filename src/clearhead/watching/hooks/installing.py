@@ -85,10 +85,11 @@ def hold(modules: Iterable[nn.Module]) -> None:
     Undone by the last `uninstall`.
     """
     modules = list(modules)
-    with _lock:
-        running.show_arguments(modules, _undo)
     kinds = {kind for each in {type(module) for module in modules} for kind in each.__mro__}
     own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in OTHERS]
+    with _lock:
+        running.show_arguments(modules, _undo)
+        model_softmax.hold(own, _undo)
     FUNCTIONS.hold(own, modules)
 
 

@@ -40,22 +40,22 @@ def _read(
         attn_mask = attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2])
         if len(leading) > 1:
             attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]
-        attn_mask = _four_dimensions(attn_mask)
+        attn_mask = four_dimensions(attn_mask)
         if attn_mask.dtype == torch.bool:
             mask = and_masks(mask, dense(attn_mask))
         else:
             bias = attn_mask
-    query, key, value = (_four_dimensions(t) for t in (query, key, value))
+    query, key, value = (four_dimensions(t) for t in (query, key, value))
     scale, dropout = options.get("scale"), dropout_p or None
     return make_problem(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
 
 
-def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
+def put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
     """Return the changed output, in its original shape; `edited` is not used."""
-    return change(_four_dimensions(output)).reshape(output.shape)
+    return change(four_dimensions(output)).reshape(output.shape)
 
 
-def _four_dimensions(tensor: Tensor) -> Tensor:
+def four_dimensions(tensor: Tensor) -> Tensor:
     """Reshape (…, num_heads, len, dim) to (batch, num_heads, len, dim); missing leading axes are 1.
 
     Of three dimensions the first is the batch: (batch, 1, len, dim).
@@ -69,7 +69,7 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
 
 _sdpa = F.scaled_dot_product_attention
 
-_reported = tap.reporting(_sdpa, _read, put=_put)
+_reported = tap.reporting(_sdpa, _read, put=put)
 
 FUNCTIONS = [(_sdpa, _reported)]
 """PyTorch's function, and the same reporting each call."""
@@ -83,7 +83,7 @@ def install(undo: Undo) -> None:
     packet: Any = torch.ops.aten.scaled_dot_product_attention
     operator = packet._op
     undo.append(lambda: setattr(packet, "_op", operator))
-    packet._op = tap.reporting(operator, _read, put=_put)
+    packet._op = tap.reporting(operator, _read, put=put)
     now = F.scaled_dot_product_attention
     if now is not _sdpa and now is not _reported:
-        Replacement([(now, tap.reporting(now, _read, put=_put))]).install(undo)
+        Replacement([(now, tap.reporting(now, _read, put=put))]).install(undo)

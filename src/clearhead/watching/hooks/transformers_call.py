@@ -150,7 +150,7 @@ def read_call(
             mask = dense(given)
         else:
             # FlexAttention reads the mask of the first head for all.
-            mask, added = _of_added(given[:, :1] if convention == "flex" else given, query.dtype)
+            mask, added = split_added(given[:, :1] if convention == "flex" else given, query.dtype)
             if added is not None:
                 bias = added if bias is None else bias + added
     elif convention in ("sdpa", NAME):
@@ -291,7 +291,7 @@ def _of_blocks(blocks: BlockMask, lengths: tuple[int, int]) -> Mask:
     return dense(create_mask(blocks.mask_mod, batch, heads, *lengths, device=device.type))
 
 
-def _of_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | None]:
+def split_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor | None]:
     """Split a tensor that is added to the scores into (mask, bias); None for one that it does not have.
 
     −∞ and the lowest number of its dtype hide. Whole numbers are all bias, in `dtype`; a bias of 0 is None unless it
