@@ -71,7 +71,7 @@ def test_the_bank(case: Case, grades: list[Grade]) -> None:
 
 def test_few_entries_of_the_bank_have_no_line() -> None:
     wrong = [each for each in CASES if each.codes]
-    assert sum(each.is_placed for each in wrong) >= 0.94 * len(wrong)  # may only rise
+    assert sum(each.is_placed for each in wrong) >= 0.95 * len(wrong)  # may only rise
     assert sum(each.is_named for each in wrong) >= 0.97 * len(wrong)
 
 
