@@ -435,7 +435,7 @@ def _kind(case: Case) -> str | None:
     if case.num_heads % case.groups:
         return None
     found = failure(case)
-    return found and found.split(":")[0]
+    return found and found.partition(":")[0].partition(" (")[0]
 
 
 def soak(
