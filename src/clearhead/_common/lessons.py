@@ -118,8 +118,8 @@ SIZES = tuple(
 def _row(calls: Sequence[str] = (), **fields: Any) -> LessonRow:
     """Return the lesson of a row of lessons.toml; a call with {q}, {k}, {d} or {v} becomes one for each of `SIZES`."""
     sized = dict.fromkeys(each.format(**sizes) for each in calls for sizes in SIZES)
-    fixed = {name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
-    return LessonRow(**fixed, calls=tuple(sized))
+    fields |= {name: tuple(each) for name, each in fields.items() if isinstance(each, list)}
+    return LessonRow(**fields, calls=tuple(sized))
 
 
 TABLES = tomllib.loads(

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from clearhead._common.writing import temporary_folder
 from clearhead._text import exit_words, raised_words, readable
@@ -300,7 +300,7 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     if "window" in found:
         found["window"] = tuple(found["window"])
     if found.pop("alibi", False):
-        found["alibi_slopes"] = ch.alibi(found["num_heads"]).slopes
+        found["alibi_slopes"] = cast(Any, ch.alibi(found["num_heads"])).slopes
     return found
 
 

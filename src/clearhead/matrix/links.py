@@ -253,7 +253,7 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
     places = (candidates >= least).nonzero()[:, 0]
     order = candidates[places].argsort(descending=True, stable=True)[:count]
     return [
-        Link(0, *divmod(place, weights.shape[-1]), weight)
+        Link(0, place // weights.shape[-1], place % weights.shape[-1], weight)
         for place in places[order].tolist()
         if (weight := float(candidates[place])) > 0
     ]

@@ -173,8 +173,8 @@ def skipped_if(tree: ast.Module, line: int, ran: Set[int]) -> int:
     read = {name for name, at, use in names if at == line and isinstance(use, ast.Load)}
     found = line
     for node in nodes:
-        if isinstance(node, ast.If) and not node.orelse and node.end_lineno < line:
-            block = {*range(node.lineno + 1, node.end_lineno + 1)}
+        if isinstance(node, ast.If) and not node.orelse and (node.end_lineno or 0) < line:
+            block = {*range(node.lineno + 1, (node.end_lineno or 0) + 1)}
             stored = {name for name, at, use in names if at in block and isinstance(use, ast.Store)}
             found = node.lineno if stored & read and not ran & block else found
     return found

@@ -166,7 +166,7 @@ def _wrong(
             first_mistake(thing, row, promised, asked.args[asked.promises.index(promised)])
         if not lines or code in NOTED or (place is not None and departures.moved):
             lines = departures.lines(code) or lines
-            if departures.changed and code not in NOTED:
+            if departures.changed and code not in NOTED and program.tree is not None:
                 lines = [skipped_if(program.tree, lines[0], departures.ran)]
     edit, others = (None, []) if program is None else mend(program, asked, lines)
     lines = lines or others
