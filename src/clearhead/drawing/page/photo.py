@@ -161,7 +161,7 @@ def _sizes(grid: Any, count: int, *, whole: bool) -> list[tuple[int, ...]]:
     if len(found) != count or len(rows) != count or not (thw or lengths == {2}):
         raise ArgumentError(
             "page.grid",
-            f"grid must be the rows and columns of patches, such as (14, 14), or a list of them for {count} pictures, "
+            f"grid must be the rows and columns of patches, such as (14, 14), or a list of {count} of them, "
             f"or, with image_token, the processor's image_grid_thw or image_sizes; got {shown(grid)}.",
         )
     return found
