@@ -142,7 +142,7 @@ def repeated(run: Callable[[], Tensor]) -> float:
         return (run() if found is None else found).detach()
 
     first, *others = map(call, (3.0, 5.0, 7.0))
-    return max(gap_of(each, first) for each in others)
+    return max(_gap_with_nan(each, first) for each in others)
 
 
 def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, ...]:
@@ -164,8 +164,14 @@ def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tup
     plain = run(*(each.clone() for each in inputs)).detach()
     views = (_turned, _outer, _every_second)
     found = [called(run, tuple(map(view, inputs))) for view in views]
-    gaps = [gap_of(each, plain) for each in found if isinstance(each, Tensor)]
+    gaps = [_gap_with_nan(each, plain) for each in found if isinstance(each, Tensor)]
     return max(gaps, default=0.0), len(gaps) < len(views)
+
+
+def _gap_with_nan(output: Tensor, expected: Tensor) -> float:
+    """Return the distance of two outputs, inf also if NaN is in other places, such as where infinity is expected."""
+    same = output.shape == expected.shape and torch.equal(output.isnan(), expected.isnan())
+    return distance(output, expected) if same else torch.inf
 
 
 def _turned(tensor: Tensor) -> Tensor:
