@@ -71,7 +71,7 @@ def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedC
         raise TypeError(f"a tensor was expected; got {kind}")
     tensors = [at for at, each in enumerate(inputs) if isinstance(each, Tensor)]
     written = [at for at in tensors if not torch.equal(given[at], inputs[at])]
-    return ExercisedCall(inputs, found, expected.double(), (written or [None])[0])
+    return ExercisedCall(inputs, found, expected.double(), next(iter(written), None))
 
 
 def copied(inputs: Inputs) -> Inputs:

@@ -200,8 +200,8 @@ def _unknown(thing: Any, asked: _Asked, core: Core) -> Report:
         replace(each, likely="", read=row.pointer(each.code)) for each in report.findings[:1]
     )
     passed = () if findings else asked_of(row)
-    return Report(
-        report.name, findings, passed, (), (), (), report.unverified, report.place, (), row.number
+    return replace(
+        report, findings=findings, passed=passed, told=(), skipped=(), sizes=(), lesson=row.number
     )
 
 

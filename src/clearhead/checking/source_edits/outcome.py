@@ -128,7 +128,8 @@ def _ways(module: nn.Module, row: LessonRow) -> int:
         if row.takes not in ("x2d", "x"):
             raise
     # What has no parameters may raise, or draw them at each call.
-    x = torch.ones(*[1] * (row.takes == "x"), 3, row.sizes.get("d_in", 5))
+    size = 3, row.sizes.get("d_in", 5)
+    x = torch.ones(size if row.takes == "x2d" else (1, *size))
     if any(True for _ in module.parameters()) or torch.equal(module(x), module(x)):
         raise UnknownOutcomeError
     return 1

@@ -47,13 +47,10 @@ class _Reader(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.unread: list[tuple[int, ...]] = []
-        self._product: tuple[Any, ...] = (
-            torch.empty(0),
-            None,
-            None,
-            1.0,
-        )  # scaled; query, key, scale
-        self._softmax: tuple[Any, ...] = (None,) * 3  # the weights, scores, dropout
+        # The last product, as scaled so far, with its query, key and scale.
+        self._product: tuple[Any, ...] = (torch.empty(0), None, None, 1.0)
+        # The weights of the last softmax, dropped as far as they are, with its scores and the rate of dropout.
+        self._softmax: tuple[Any, ...] = (None, None, None)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function and return its output; note a product, its scale and its softmax, and report its values."""
@@ -64,7 +61,7 @@ class _Reader(TorchFunctionMode):
         (product, query, key, scale), (weights, scores, dropout) = self._product, self._softmax
         if left is not None and left is weights and left.shape[:-2] == right.shape[:-2]:
             self.unread.pop()
-            self._softmax = (None,) * 3
+            self._softmax = (None, None, None)
             read = partial(_problem, query, key, right, scores, scale, dropout)
             return tap.reporting(func, lambda *_: read(), put=sdpa.put)(*args)
         made = func(*args, **kwargs)
@@ -96,9 +93,9 @@ def _sides(name: str, args: Any) -> Any:
 
 
 def _problem(query: Any, key: Any, value: Any, scores: Any, scale: Any, dropout: float) -> Problem:
-    """Return the problem of a softmax of scores, of which what is not query @ key.mT · scale is mask and bias.
+    """Return the problem whose weights are softmax(scores), up to rounding.
 
-    So the weights are those of the softmax, up to rounding. The scale is multiplied into the query.
+    The difference of the scores from query @ key.mT · scale becomes mask and bias, and the scale a factor of the query.
     """
     query, key, value = (sdpa.four_dimensions(each) for each in (query * scale, key, value))
     product = query @ key.mT
