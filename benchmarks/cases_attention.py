@@ -13,13 +13,13 @@ SMALL_LIMIT = (
     "On one thread the lookup of a known call and the look at three inputs for what is not finite take 30 us; on two "
     "threads of one core, where the waiting one takes its share, Python takes 1.7 times as long."
 )
-"""What a call of a few microseconds comes up against."""
+"""The limit of a call of a few microseconds."""
 TOKEN_LIMIT = (
     "Keys and values are read once, from memory: of the fused call of one token over 4 096 keys of 12 x 64, a sum over "
     "the keys takes 0.37, the two batched products 0.45 and 0.64, and a product for each head (mv) 2.0. "
     "For eight tokens the fused call with a look at every key takes 1.2 to 2.8."
 )
-"""What one token of a long text comes up against."""
+"""The limit of a call of one or a few tokens over a long text."""
 
 
 def _causal(*shape: int) -> Sides:

@@ -127,7 +127,7 @@ TABLES = tomllib.loads(
 )
 LESSONS: Mapping[int, LessonRow] = {each["number"]: _row(**each) for each in TABLES["lessons"]}
 REASONS: Mapping[str, str] = TABLES["reasons"]
-"""What each mistake does, in the words of the lessons."""
+"""The effect of each mistake, in the words of the lessons."""
 
 
 def lessons_of(code: str) -> tuple[LessonRow, ...]:

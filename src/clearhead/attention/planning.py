@@ -24,7 +24,7 @@ class Kernel(Protocol):
 
     @property
     def SUMMARY(self) -> str:  # noqa: N802
-        """What the kernel does, in a few words."""
+        """A short description of the kernel."""
         ...
 
     @staticmethod

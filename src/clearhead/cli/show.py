@@ -323,7 +323,7 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
 def _asked_pair(
     find: str | None, why: str | None, layer: int | None, head: int | None
 ) -> tuple[str, str] | None:
-    """Return query and key of --find, of which one may be empty, or of --why; None without either.
+    """Return the query and key that --find or --why names; one is "" if --find leaves it out. None without either.
 
     Raises ArgumentError: `show.find` for --find with a layer, `show.why` for --why with --find or with a layer and no
     head, and `show.pair` for a text that is no pair.
