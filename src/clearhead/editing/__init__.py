@@ -7,9 +7,8 @@ sinks, softcaps and grouped heads are what they were, and a fused or a flash ker
 one. What is hidden or scaled is computed by the kernel that `attend` takes, with masks that stay
 descriptions; heads with the same operations are computed at once. Handing the model's kernel another mask
 instead was weighed: each implementation takes another kind, some none, a bool mask per head is tokens², and
-untouched heads would no longer be equal bit for bit. Attention is recomputed only for queries that lose
-something, and keys that are hidden from all of them are left out (`editing/rescoring.py`); what it drops is
-drawn from a stream of its own. Each operation counts what it changed (`operation.py`), and what attended and
+untouched heads would no longer be equal bit for bit. Only queries that lose something get the recomputed
+context (`editing/rescoring.py`); what it drops is drawn from a stream of its own. Each operation counts what it changed (`operation.py`), and what attended and
 cannot be edited is `missing`, as in `watch`.
 
 Nothing is hung on the model: an edit follows what runs by the hooks on all modules (`editing/entering.py`), and
@@ -26,8 +25,7 @@ Operations on z are `OfContext` (`editing/context_operations.py`); a query takes
 and another length is refused at the latest when the block ends. In `effects` every patch is a replaced z, since
 upstream of it is the corrupt run, so two runs give all of them (`editing/activation_patching.py`). Several edits of a
 short text are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
-(`editing/measuring.py`). A run begins at the edited block where the output of the blocks before it
-can be given again (`editing/replaying.py`).
+(`editing/measuring.py`).
 `paths` freezes by the same replaced z, and next to attention the outputs of all modules with weights in its
 blocks and no norm (`editing/paths.py`): a norm acts on what a head adds, and has to be computed.
 """

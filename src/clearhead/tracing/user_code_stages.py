@@ -195,35 +195,26 @@ class StagesOfCode:
         (blocks, queries, width), keys = got["query"].shape, got["key"].shape[1]
         at = Setting(contract, blocks, 1, 1, queries, keys, width, got["value"].shape[-1])
         visible = self._visible(at)
-        raw = got["query"] @ got["key"].mT
-        scale = None if gain is None else right_scale(at) / gain
-        scaled = got["scaled_scores"] if scale is None else stages.scaled_scores(raw, scale)
+        sees = visible.any(-1, keepdim=True)
+        scaled = got["scaled_scores"]
+        if gain is not None:
+            scaled = stages.scaled_scores(got["query"] @ got["key"].mT, right_scale(at) / gain)
         capped = stages.capped_scores(scaled, contract.softcap)
         masked = stages.masked_scores(capped, declared_bias(at), visible)
         weights = stages.weights(masked)
-        sees = visible.any(-1, keepdim=True)
-        masked_got = got["masked_scores"]
-        masked_got = masked_got.masked_fill(_hidden(masked_got, capped), -torch.inf)
-        context = got["dropped_weights"] @ got["value"]
-        rows = [("context", got["context"], context, sees)]
         mixed = got["dropped_weights"] if self.undropped is None else self.undropped
-        if not self._same(mixed, weights, sees):
-            changed = (name for name in got if name.startswith("changed_weights"))
-            rows = [
-                (
-                    "scaled_scores",
-                    got["scaled_scores"],
-                    scaled,
-                    ~_hidden(got["scaled_scores"], scaled),
-                ),
-                ("masked_scores", masked_got, masked, sees),
-                ("weights", got["weights"], weights, sees),
-                *((name, mixed, weights, sees) for name in changed),
-                *rows,
-            ]
-        for name, computed, expected, where in rows:
-            if not self._same(computed, expected, where):
-                return Expected(name, self.in_axes_of_call(expected))
+        context = got["dropped_weights"] @ got["value"]
+        changed = [name for name in got if name.startswith("changed_weights")]
+        hidden = _hidden(got["masked_scores"], capped)
+        own = got | dict.fromkeys(changed, mixed)
+        own["masked_scores"] = got["masked_scores"].masked_fill(hidden, -torch.inf)
+        right = {"scaled_scores": scaled, "masked_scores": masked, "weights": weights}
+        right |= dict.fromkeys(changed, weights) | {"context": context}
+        names = ["context"] if self._same(mixed, weights, sees) else list(right)
+        for name in names:
+            where = ~_hidden(own[name], scaled) if name == "scaled_scores" else sees
+            if not self._same(own[name], right[name], where):
+                return Expected(name, self.in_axes_of_call(right[name]))
         return None
 
     def _visible(self, at: Setting) -> Tensor:
