@@ -13,6 +13,7 @@ import clearhead as ch
 from benchmarks.harness import Side, Sides, case
 from clearhead.editing import measuring
 
+HEADS = 9
 SIXTEEN = [*range(0, 15, 2), *range(15, 30, 2)]
 
 
@@ -45,6 +46,43 @@ def _last(output: Any) -> Tensor:
 def _same_metric(ours: Any, theirs: Any) -> None:
     # A product of one row rounds otherwise than one of many.
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def _effects() -> Sides:
+    """Effects by runs that make the last logits alone, beside plain runs that make all, or the last alone."""
+    model, ids = _smollm2(), _ids(128)
+    last = {"input_ids": ids, "logits_to_keep": 1}
+
+    def measured(given: Any) -> Any:
+        found = ch.effects(model, given, _last, layers=SIXTEEN, progress=False)
+        assert len(found) == len(SIXTEEN) * HEADS
+        return found.baseline
+
+    def plain(given: Any) -> Any:
+        return [float(_last(model(**given))) for _ in SIXTEEN][-1]
+
+    sides = {
+        "effects, last logits": lambda: measured(last),
+        "16 plain runs": lambda: plain({"input_ids": ids}),
+        "16 plain runs, last logits": lambda: plain(last),
+        "effects": lambda: measured({"input_ids": ids}),
+    }
+    return {name: _on_one_thread(side) for name, side in sides.items()}
+
+
+@case(
+    "edit-effects-128",
+    reach="<= 4.5x",
+    work="SmolLM2, 128 tokens: effects of the 144 heads of 16 layers, whose mean is that of all, on a "
+    "metric of the last position, with logits_to_keep=1, against 16 plain runs, a ninth of as many, so that 4.5x is "
+    "half; CPU time of one thread",
+    compare=_same_metric,
+    memory=False,
+    rounds=1,
+    clock=time.process_time,
+)
+def effects_one_by_one() -> Sides:
+    return _effects()
 
 
 def _together(tokens: int, layers: list[int]) -> Sides:

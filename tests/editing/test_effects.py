@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -311,6 +312,23 @@ def test_estimates_are_exact_where_the_metric_is_linear() -> None:
     torch.testing.assert_close(near["metric"][last], exact[last])
 
 
+@pytest.mark.parametrize("call", [effects, ch.paths])
+def test_an_interrupt_gives_what_there_is(call: Any) -> None:
+    attending, clean, corrupt = pair()
+
+    def stop(done: int, total: int, last: int = 3) -> None:
+        if done == last:
+            raise KeyboardInterrupt
+
+    text = re.escape("[edit.interrupted] 3 of 8 runs are done")
+    with pytest.warns(ch.errors.EditWarning, match=text) as said:
+        assert len(call(attending, clean, corrupt, metric=metric, progress=stop)) == 3
+    assert said[0].filename == __file__
+    with pytest.raises(KeyboardInterrupt):
+        call(attending, clean, corrupt, metric=metric, progress=partial(stop, last=0))
+    assert not any(each._forward_hooks for each in attending.modules())
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"by": "all"}, "by.value", 'by // "head", "head,position", "call", "layer" // \'all\''),
     ({"patch": "x"}, "patch.value", 'patch // "z", "pattern", "value", "query", "key" // \'x\''),
@@ -327,7 +345,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"heads": [(0, 0)], "by": "layer"}, "effects.heads", ""),
     ({"heads": [(0, 99)]}, "edit.heads", "heads[99] // 0 // 4"),
     ({"heads": [(9, 0)]}, "edit.layers", "9 // '0', '1'"),
-    ({"metric": lambda output: output.sum().item(), "approximate": True}, "effects.gradients", "…"),
+    ({"metric": lambda output: 3, "approximate": True}, "effects.gradients", "3"),
 ]
 
 

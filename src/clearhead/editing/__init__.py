@@ -8,8 +8,8 @@ one. What is hidden or scaled is computed by the kernel that `attend` takes, wit
 descriptions; heads with the same operations are computed at once. Handing the model's kernel another mask
 instead was weighed: each implementation takes another kind, some none, a bool mask per head is tokens², and
 untouched heads would no longer be equal bit for bit. Only queries that lose something get the recomputed
-context (`editing/rescoring.py`); what it drops is drawn from a stream of its own. Each operation counts what it changed (`operation.py`), and what attended and
-cannot be edited is `missing`, as in `watch`.
+context (`editing/rescoring.py`); what it drops is drawn from a stream of its own. Each operation counts what
+it changed (`operation.py`), and what attended and cannot be edited is `missing`, as in `watch`.
 
 Nothing is hung on the model: an edit follows what runs by the hooks on all modules (`editing/entering.py`), and
 belongs to the context that entered it (`editing/entering.py`). A `with` alone owns its use, and the hooks
@@ -25,7 +25,8 @@ Operations on z are `OfContext` (`editing/context_operations.py`); a query takes
 and another length is refused at the latest when the block ends. In `effects` every patch is a replaced z, since
 upstream of it is the corrupt run, so two runs give all of them (`editing/activation_patching.py`). Several edits of a
 short text are one run, on copies of the inputs; a copy without an edit must have the output of a run alone
-(`editing/measuring.py`).
+(`editing/measuring.py`). A run begins at the edited block where the output of the blocks before it
+can be given again (`editing/replaying.py`).
 `paths` freezes by the same replaced z, and next to attention the outputs of all modules with weights in its
 blocks and no norm (`editing/paths.py`): a norm acts on what a head adds, and has to be computed.
 """

@@ -32,6 +32,7 @@ from clearhead.editing.measuring import (
     measured,
     number_of,
     reporter,
+    until_interrupted,
 )
 from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers
@@ -145,7 +146,9 @@ def effects(
 
     With `corrupt` inputs the model runs on these, and each head in turn gets what it has for the `clean` inputs
     (activation patching: Vig et al., 2020, https://arxiv.org/abs/2004.12265). Runs are without gradients, in the mode
-    that the model is in: `model.eval()` first, or dropout is in the numbers. Of short texts several edits are one
+    that the model is in: `model.eval()` first, or dropout is in the numbers. A run begins at the block that is edited
+    where those before it are functions of their arguments, so that they give again what they gave once; what they
+    gave is kept, O(layers × tokens), and `metric` must read it from the output. Of short texts several edits are one
     run, on copies of the inputs, where all that the model takes and returns are rows of samples; an effect may then
     differ in its last digits from that of a run of its own.
 
@@ -170,9 +173,9 @@ def effects(
         progress: True writes a line on a terminal, False nothing; or a function of the edits done and all edits.
 
     Returns:
-        `Effects`, a row for each head. An `EditWarning` lists what attended and cannot be edited. A head of a module
-        that attends several times in a run, as where layers share it, is edited in all of its calls at once, unless
-        `by` is "call".
+        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended and
+        cannot be edited. A head of a module that attends several times in a run, as where layers share it, is edited in
+        all of its calls at once, unless `by` is "call".
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
@@ -248,10 +251,14 @@ def effects(
         for place in _places(runs, attended, by, plain.calls)
         if named is None or {place, place._replace(position=None, call=None)} & named
     ]
-    changes = _estimates(runs, places) if approximate else measured(runs, places, plain.sizes, done)
+    changes = (
+        _estimates(runs, places)
+        if approximate
+        else until_interrupted(measured(runs, places, plain.sizes), len(places), done)
+    )
     rows = [
         effect(place, number, baseline, whole)
-        for place, number in zip(places, changes, strict=True)
+        for place, number in zip(places, changes, strict=False)
     ]
     return Effects(rows, baseline, whole)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -45,7 +45,7 @@ class LayerEdit(Answering):
     """A layer of a model, or some of its heads, to edit: `edit[layer]`, `edit[layer].heads[3, 5]`."""
 
     _add_operation: Add
-    _heads: tuple[int, ...] | slice = slice(None)
+    _heads: tuple[int, ...] | slice = field(default_factory=lambda: slice(None))
     _call: int | None = None
 
     @property

@@ -2,7 +2,9 @@
 
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -13,7 +15,8 @@ from clearhead._common.checks import arguments_of
 from clearhead._text import shown
 from clearhead.editing.activation_patching import Patched, Runs, as_found, copies_of
 from clearhead.editing.edit import followed
-from clearhead.errors import ArgumentTypeError
+from clearhead.editing.replaying import Replay
+from clearhead.errors import ArgumentTypeError, EditWarning
 from clearhead.watching.hooks.transformers import grows_by_update
 from clearhead.watching.stream import called
 
@@ -24,7 +27,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of edits that are done, and of all."""
 
 FEW = 10
-"""As many edits are a run each, whose numbers are those of the edit alone, bit for bit."""
+"""As many edits are a whole run each: to record the blocks costs about three runs."""
 
 TOKENS = 256
 """Tokens in one run of several edits: products of more are no faster for each token."""
@@ -80,33 +83,53 @@ def number_of(metric: Any, output: Any) -> float:
     )
 
 
-def measured(
-    runs: Runs, places: Sequence[Patched], sizes: Collection[tuple[int, int]], progress: Progress
-) -> list[float]:
-    """Return the metric of each edit, in order.
+def until_interrupted(numbers: Iterator[float], total: int, progress: Progress) -> list[float]:
+    """Return these numbers, of which there are `total`; report how many are done.
 
-    Several edits are one run on copies of the inputs where all that the model takes and returns are rows of samples. In
-    the first such run one copy is not edited, and must have the output of the run without edits.
+    After Ctrl-C return those that are done, with an EditWarning; KeyboardInterrupt if there are none.
+    """
+    found: list[float] = []
+    try:
+        progress(0, total)
+        for number in numbers:
+            found.append(number)
+            progress(len(found), total)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        text = f"[edit.interrupted] {len(found)} of {total} runs are done; their rows are returned."
+        warnings.warn(text, EditWarning, stacklevel=4)
+    return found
+
+
+def measured(
+    runs: Runs, places: Sequence[Patched], sizes: Collection[tuple[int, int]]
+) -> Iterator[float]:
+    """Yield the metric of each edit, in order.
+
+    Each run begins at the edited layer where that gives the same (`Replay`). Several edits are one run on copies of the
+    inputs where all that the model takes and returns are rows of samples. In the first such run one copy is not edited,
+    and must have the output of the run without edits.
 
     Args:
         runs: the model and its inputs.
         places: what is edited.
         sizes: batch and query_len of each call of attention in a run.
-        progress: called with the number of edits done, and of all.
 
     Raises:
         EditError: as `Edit.check_effects` does.
         ArgumentTypeError: code `effects.metric`, for a metric that is no number.
     """
-    found: list[float] = []
+    done = 0
     # A BatchEncoding of transformers is a mapping that PyTorch takes for a leaf.
     given = dict(runs.inputs) if isinstance(runs.inputs, Mapping) else runs.inputs
     copies, batch = _copies(runs, sizes, len(places)), max(sizes)[0]
     tested = copies == 1
+    layers = list(dict.fromkeys(place.layer for place in places))
+    replay = Replay(runs, layers) if len(places) > FEW else None
     with torch.no_grad(), followed(runs.model) as edits:
-        while len(found) < len(places):
-            progress(len(found), len(places))
-            some = places[len(found) : len(found) + copies - (not tested)]
+        while done < len(places):
+            some = places[done : done + copies - (not tested)]
             times = len(some) + (not tested)
             rows = [slice(at * batch, (at + 1) * batch) for at in range(times)]
             find = None if runs.contexts is None else as_found(runs.contexts, times)
@@ -115,7 +138,9 @@ def measured(
                 edits.add(place.layer, "patched", operation)
             inputs = runs.inputs if copies == 1 else copies_of(given, times, batch)
             try:
-                output = called(runs.model, inputs)
+                from_there = replay and replay.before([each.layer for each in some], times, batch)
+                with from_there or nullcontext():
+                    output = called(runs.model, inputs)
             except Exception:
                 if tested:
                     raise
@@ -125,11 +150,10 @@ def measured(
             else:
                 edits.check_effects()
                 parts = [output if copies == 1 else _samples_of(output, each) for each in rows]
-                found += [number_of(runs.metric, part) for part in parts[: len(some)]]
+                yield from (number_of(runs.metric, part) for part in parts[: len(some)])
+                done += len(some)
             tested = True
             edits.clear()
-    progress(len(places), len(places))
-    return found
 
 
 def _copies(runs: Runs, sizes: Collection[tuple[int, int]], count: int) -> int:

@@ -27,8 +27,8 @@ from clearhead.editing.activation_patching import (
 )
 from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.edit import Edit, followed
-from clearhead.editing.effects import Effect, Effects, effect
-from clearhead.editing.measuring import Metric, Progress, number_of, reporter
+from clearhead.editing.effects import Effects, effect
+from clearhead.editing.measuring import Metric, Progress, number_of, reporter, until_interrupted
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
@@ -75,7 +75,7 @@ def paths(
         progress: True writes a line on a terminal, False nothing; or a function of the senders done and all senders.
 
     Returns:
-        `Effects`, a row for each sender.
+        `Effects`, a row for each sender; after Ctrl-C those that are done.
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `effects.metric`, `effects.progress`, `paths.sender`, `paths.receivers`.
@@ -103,17 +103,17 @@ def paths(
         baseline = number_of(metric, called(model, corrupt))
     plain.warn_of_missing(["*"], stacklevel=4)
     order = list(plain.attended)
-    numbers = {path: at for at, path in enumerate(order)}
+    places = {path: at for at, path in enumerate(order)}
     inputs = None if ends is None else _inputs_of(plain, ends)
-    last = len(order) if inputs is None else max(numbers[path] for path, _ in inputs)
+    last = len(order) if inputs is None else max(places[path] for path, _ in inputs)
     senders = (
         [(path, head) for path in order[:last] for head in range(plain.attended[path])]
         if wanted is None
         else [head_of(plain, *each[:2]) for each in wanted]
     )
-    first = min((numbers[path] for path, _ in senders), default=last)
-    late = [path for path, _ in senders if numbers[path] >= last]
-    early = [path for path, _ in inputs or () if numbers[path] <= first]
+    first = min((places[path] for path, _ in senders), default=last)
+    late = [path for path, _ in senders if places[path] >= last]
+    early = [path for path, _ in inputs or () if places[path] <= first]
     if late or early or not senders:
         wrong, ran = (", ".join(map(shown, each)) for each in (dict.fromkeys(late + early), order))
         raise EditError(
@@ -131,12 +131,12 @@ def paths(
     for path in order:
         check_alike(path, patched.get(path, ()), own[path])
     runs = _Runs(model, corrupt, own, patched, outputs, inputs)
-    rows: list[Effect] = []
-    for path, head in senders:
-        done(len(rows), len(senders))
-        number = number_of(metric, runs.output(path, head))
-        rows.append(effect(Patched(path, head), number, baseline, whole))
-    done(len(rows), len(senders))
+    numbers = (number_of(metric, runs.output(path, head)) for path, head in senders)
+    found = until_interrupted(numbers, len(senders), done)
+    rows = [
+        effect(Patched(path, head), number, baseline, whole)
+        for (path, head), number in zip(senders, found, strict=False)
+    ]
     return Effects(rows, baseline, whole)
 
 

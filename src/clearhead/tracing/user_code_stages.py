@@ -30,6 +30,17 @@ NO_CHANGE = {
     "capped_scores": "no softcap",
     "masked_scores": "no mask, no bias",
 }
+FORMULAS = {
+    "scale": "{} × {}{}",
+    "scales": "{}, each head times a number of its own",
+    "cap": "{}, through tanh",
+    "hide": "{}, {} for the hidden pairs",
+    "fill": "{}, {} for the hidden pairs",
+    "number": "{} + {} for some pairs",
+    "add": "{} + bias",
+    "dropout": "dropout: some {} 0, the others × {}",
+}
+"""A change in words, of the name of the stage before it, its number and 1/√head_dim, or "", in brackets."""
 ORDER = tuple(NO_CHANGE)
 OVER = {
     "keys": "softmax({}) over the keys",
@@ -158,22 +169,17 @@ class StagesOfCode:
 
         `before` names the stage that it changes, `values` are its numbers.
         """
-        number, after = change.number, change.stage.values
+        number, after, root = change.number, change.stage.values, ""
         if change.kind == "scale":
             head_dim = self._attention.query.shape[-1]
-            root = f"1/√{head_dim}" if math.isclose(number, head_dim**-0.5, rel_tol=1e-5) else ""
-            root = root or (f"1/{1 / number:.4g}" if number and abs(number) < 1 else "")
-            return f"{before} × {number:.4f}" + (f" ({root})" if root else "")
-        if change.kind == "dropout":
-            return f"dropout: some {before} 0, the others × {dropout_factor(change, values):.4g}"
-        if change.kind in ("hide", "fill", "number"):
-            if change.kind == "hide" and change.cells is not None:
-                number = float(max(after[change.cells], default=-math.inf))
-            added = " added" * (change.kind == "number")
-            return f"{before}, {_written(number)}{added} {_pairs(change.cells)}"
-        words = {"scales": ", each head times a number of its own", "cap": ", through tanh"}
-        if change.kind in words or change.kind == "add":
-            return before + words.get(change.kind, " + bias")
+            is_root = math.isclose(number, head_dim**-0.5, rel_tol=1e-5)
+            root = f" (1/√{head_dim})" if is_root else ""
+        elif change.kind == "dropout":
+            number = dropout_factor(change, values)
+        elif change.kind == "hide" and change.cells is not None:
+            number = float(max(after[change.cells], default=-math.inf))
+        if change.kind in FORMULAS:
+            return FORMULAS[change.kind].format(before, _written(number), root)
         if change.stage.name.endswith("softmax"):
             return f"softmax({before}): a softmax of weights"
         if torch.allclose(after * values.sum(-1, keepdim=True), values, atol=1e-6):
@@ -313,15 +319,3 @@ def _written(number: float) -> str:
     if math.isinf(number):
         return "−∞" if number < 0 else "+∞"
     return f"{number:.4g}".replace("-", "−")
-
-
-def _pairs(cells: Tensor | None) -> str:
-    """Return the number of changed pairs of a block as text, "for 6 of 16 pairs"; a range if blocks differ.
-
-    "for some pairs" if `cells` is None.
-    """
-    if cells is None:
-        return "for some pairs"
-    counts = sorted(set(cells.flatten(1).sum(-1).tolist()))
-    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"for {count} of {cells[0].numel()} pairs"
