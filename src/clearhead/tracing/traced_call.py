@@ -336,11 +336,10 @@ class Trace(Mapping[str, Tensor]):
                 )
 
     def _part(self, step: Step, sample: int, head: int) -> tuple[Tensor, str]:
-        """Return a stage for one sample and head, (rows, columns), and what was selected, as "batch 0, head 1".
+        """Return a stage for one sample and head, (rows, columns), and what was selected, as "batch 0, head 1" or "".
 
-        "" if there was no choice. The numbers have no graph. A key head is that of the query head. Raises
-        SelectionError for an index out of range; an axis that the trace lacks has one entry. Of an empty axis, entry 0
-        is (0, columns).
+        The numbers have no graph. A key head is that of the query head. Raises SelectionError for an index out of
+        range; an axis that the trace lacks has one entry. Of an empty axis, entry 0 is (0, columns).
         """
         tensor, words = step.tensor.detach(), []
         leading = {axis for each in self.steps.values() for axis in each.axes[:-2]}
