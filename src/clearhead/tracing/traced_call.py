@@ -1,6 +1,5 @@
 """One traced call: its stages with axes and formulas, its settings, and the linear maps around it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,9 +9,6 @@ from torch import Tensor, nn
 from clearhead.attention.problem import Problem
 from clearhead.layers.inputs import split_heads
 from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.parts import Part
-from clearhead.layers.query_key_norm import QueryKeyNorm
-from clearhead.layers.rotary import Rotary
 
 INPUTS = ("query", "key", "value")
 
@@ -28,7 +24,6 @@ class TracedProjection:
         bias: (num_heads, head_dim), or (head_dim,); None without one.
         parts: the parts of the layer that change query, key or value afterwards, such as rotary
             positions, or, of the output, the contexts before; empty where none does.
-        changes: how each of these parts comes to its number, in order; None where that of one is not known.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2)
@@ -42,7 +37,6 @@ class TracedProjection:
     weight: Tensor
     bias: Tensor | None = None
     parts: str = ""
-    changes: tuple[dict[str, Any], ...] | None = None
 
 
 @torch.no_grad()
@@ -90,7 +84,6 @@ def of_layer(
                 weight.unflatten(-1, (heads, -1)).movedim(-2, -3),
                 None if bias is None else bias.detach().unflatten(-1, (heads, -1)),
                 "" if same else parts,
-                None if same else _changes(layer.parts, name),
             )
     plain = context.transpose(1, 2).flatten(2)
     for part in layer.parts:
@@ -110,29 +103,6 @@ def of_layer(
 def _batched(tensor: Tensor) -> Tensor:
     """Return a tensor of three axes unchanged, any other with a batch axis of 1 in front."""
     return tensor if tensor.ndim == 3 else tensor[None]
-
-
-def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
-    """Return how each part of a layer changes the query, key or value; None if one does so in an unknown manner.
-
-    A rotation gives {"part", "layout", "turned"}, a norm of one head {"part", "eps", "weight"}; any change of the value
-    is unknown. Parts that do not change it are left out, so that () means unchanged.
-    """
-    found: list[dict[str, Any]] = []
-    for part in parts:
-        kind = type(part)
-        if name == "value" or kind.transform_query_key is Part.transform_query_key:
-            if name == "value" and kind.transform_value is not Part.transform_value:
-                return None
-        elif kind.transform_query_key is Rotary.transform_query_key:
-            found.append({"part": kind.__name__, "layout": part.layout, "turned": part.rotated_dim})
-        elif kind.transform_query_key is QueryKeyNorm.transform_query_key and not part.is_wide:
-            norm = getattr(part, f"{name}_norm")
-            eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
-            found.append({"part": kind.__name__, "eps": eps, "weight": norm.weight.tolist()})
-        else:
-            return None
-    return tuple(found)
 
 
 def _is_plain(linear: Any) -> bool:
