@@ -10,7 +10,6 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
-from clearhead.drawing.page import head_arrays, head_page
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import read_pictures, with_photos
@@ -351,27 +350,6 @@ def test_several_heads_in_colours(page: Page) -> None:
     page.wait_for_function("() => location.hash.endsWith('&heads=1')")
 
 
-def test_the_names_of_heads_of_two_runs_are_whole(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Rounded weights have a wider column, which is not taken from the names.
-    monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
-    monkeypatch.setattr(head_arrays, "SHORT_BYTES", 100)
-    texts = read_text("tokens", WORDS)
-    runs = [
-        Run(name, [Layer("attention", matrix(11, heads=20, seed=seed))], texts)
-        for seed, name in enumerate(("before", "after"))
-    ]
-    page = opens(heads_payload(runs, "two runs", start=Start("head=A0.11&pin=7,1")))
-    expect(page.locator(".ch-answers .ch-rounded li").first).to_be_visible()
-    names = page.locator(".ch-answers .ch-link")
-    expect(names.filter(has_text=re.compile(r"A0\.1\d")).first).to_be_visible(timeout=15_000)
-    cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText)"
-    for width in (390, 768, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert names.evaluate_all(cut) == []
-
-
 def test_why_a_weight_is_what_it_is(opens: Opens) -> None:
     problem = matrix(11).problem
     query, key = problem.query.clone(), problem.key
@@ -471,19 +449,6 @@ def test_there_is_room_for_lists_and_fingers(page: Page) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_start_is_read_by_the_page(opens: Opens) -> None:
-    run = Run("", [Layer("attention", matrix(11)), Layer("attention", matrix(11, seed=1))])
-    state = "head=1.2&pin=5,1&scale=log&heads=0.0,1.7&colour=red"
-    page = opens(heads_payload([run], "a start", start=Start(f"page.html#{state}", (3, None))))
-    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 2")
-    expect(page.locator(".ch-legend button").first).to_have_text("logarithmic scale")
-    said = page.get_by_role("status").filter(has_text="left out")
-    expect(said).to_have_text("Not on this page, and left out: heads=0.0,1.7; pin=3,; colour=red")
-    page.keyboard.press("]")
-    page.wait_for_function("() => location.hash === '#head=0.0&pin=5,1&scale=log'")
-    expect(said).to_have_count(0)
-
-
 def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     other = [WORDS[0], "big", *WORDS[1:]]
     runs = [
@@ -511,7 +476,9 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     sign = "−" if by[1, query, key] < 0 else r"\+"
     told = rf"{sign}{less:.1f}\s% \({here:.1f}\s% − {there:.1f}\s%\)"
     expect(page.locator(".ch-reading")).to_contain_text(re.compile(told))
-    # Of a token that was pinned before it is where that looks.
+    # Of a pair they are those of its query, and of a token that was pinned before it is where that looks.
+    of = page.get_by_role("heading", name=f"Largest differences of {WORDS[query]}", exact=True)
+    expect(of).to_be_visible()
     page.keyboard.press("d")
     expect(page.get_by_role("article")).to_have_count(2)
     page.locator(".ch-texts").first.locator(".ch-token").nth(9).click()

@@ -132,16 +132,6 @@ def test_runs_without_names_are_their_letters(opens: Opens) -> None:
     assert page.locator(".ch-run").count() == 0
 
 
-def test_the_largest_differences_of_a_pinned_pair_are_those_of_its_query(opens: Opens) -> None:
-    page = opens(two_runs(("tired", "wide"), "head=A1.1&with=B1.1&pin=7,1&minus=1"))
-    listed = page.locator(".ch-changes li")
-    listed.first.wait_for()
-    rows = listed.all_inner_texts()
-    assert len(rows) > 1
-    assert all(row.startswith("it →") for row in rows)
-    expect(page.get_by_role("heading", name="Largest differences of it")).to_be_visible()
-
-
 def test_six_layers_of_six_heads_are_all_in_sight_on_a_phone(opens: Opens) -> None:
     layers = [
         Layer(
