@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.browser.conftest import DESKTOP, PHONE, TWO_FRAMES, Opens, restart, s
 from tests.browser.figures import cell, numbers, point_at, reading
 
 
+@cache
 def journey() -> ch.types.Trace:
     """The example of the ladder, causal."""
     rung = ladder.MaskedAttention(3, head_dim=2, mask=ch.causal())

@@ -37,12 +37,12 @@ def seen_by(of: nn.Module) -> ch.types.Seen[Any]:
 
 
 def lists(page: Page) -> list[list[str]]:
-    """The words of either list; what is written beside each has its sign."""
+    """The words of either list; a number with its sign is beside each."""
     page.locator(f"{PANEL} .ch-bars").nth(1).wait_for()
     found = []
-    for each, sign in zip(page.locator(f"{PANEL} .ch-bars").all(), "+−", strict=True):
+    for each in page.locator(f"{PANEL} .ch-bars").all():
         rows = [row.split("\n") for row in each.locator("li").all_inner_texts()]
-        assert all(re.fullmatch(rf"{sign}\d+(\.\d+)?", row[-1]) for row in rows)
+        assert all(re.fullmatch(r"[+−]\d+(\.\d+)?", row[-1]) for row in rows)
         found.append([row[0] for row in rows])
     return found
 
