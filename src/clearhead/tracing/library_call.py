@@ -3,7 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -18,9 +18,6 @@ from clearhead.attention.problem import Options, Problem, make_problem
 from clearhead.errors import ArgumentTypeError
 from clearhead.layers.inputs import CallOptions, split_heads
 from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.parts import Part
-from clearhead.layers.query_key_norm import QueryKeyNorm
-from clearhead.layers.rotary import Rotary
 from clearhead.stages import Stages
 from clearhead.tracing.traced_call import Step, Trace, TracedProjection, input_steps, stage_axes
 
@@ -221,7 +218,6 @@ def _projections(
                 weight.unflatten(-1, (heads, -1)).movedim(-2, -3),
                 None if bias is None else bias.detach().unflatten(-1, (heads, -1)),
                 "" if same else parts,
-                None if same else _changes(layer.parts, name),
             )
     plain = context.transpose(1, 2).flatten(2)
     for part in layer.parts:
@@ -241,29 +237,6 @@ def _projections(
 def _batched(tensor: Tensor) -> Tensor:
     """Return a tensor of three axes unchanged, any other with a batch axis of 1 in front."""
     return tensor if tensor.ndim == 3 else tensor[None]
-
-
-def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
-    """Return how each part of a layer changes the query, key or value; None if one does so in an unknown manner.
-
-    A rotation gives {"part", "layout", "turned"}, a norm of one head {"part", "eps", "weight"}; any change of the value
-    is unknown. Parts that do not change it are left out, so that () means unchanged.
-    """
-    found: list[dict[str, Any]] = []
-    for part in parts:
-        kind = type(part)
-        if name == "value" or kind.transform_query_key is Part.transform_query_key:
-            if name == "value" and kind.transform_value is not Part.transform_value:
-                return None
-        elif kind.transform_query_key is Rotary.transform_query_key:
-            found.append({"part": kind.__name__, "layout": part.layout, "turned": part.rotated_dim})
-        elif kind.transform_query_key is QueryKeyNorm.transform_query_key and not part.is_wide:
-            norm = getattr(part, f"{name}_norm")
-            eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
-            found.append({"part": kind.__name__, "eps": eps, "weight": norm.weight.tolist()})
-        else:
-            return None
-    return tuple(found)
 
 
 def _is_plain(linear: Any) -> bool:

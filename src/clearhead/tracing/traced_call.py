@@ -27,7 +27,6 @@ class TracedProjection:
         bias: (num_heads, head_dim), or (head_dim,); None without one.
         parts: the parts of the layer that change query, key or value afterwards, such as rotary
             positions, or, of the output, the contexts before; empty where none does.
-        changes: how each of these parts comes to its number, in order; None where that of one is not known.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2)
@@ -41,7 +40,6 @@ class TracedProjection:
     weight: Tensor
     bias: Tensor | None = None
     parts: str = ""
-    changes: tuple[dict[str, Any], ...] | None = None
 
 
 AXES = {
