@@ -61,7 +61,7 @@ const styleText = {
 const results = await Promise.all([
   build({
     ...options,
-    entryPoints: { heads: "src/heads.ts", trace: "src/trace.tsx" },
+    entryPoints: { heads: "src/heads.ts", trace: "src/trace.tsx", sentence: "src/sentence.tsx" },
     plugins: [styleText],
     format: "esm",
   }),

@@ -5,8 +5,12 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from clearhead.drawing.page.page import write_page
 from clearhead.lessons.lesson import Block
+from docs.site.sentence import sentence_payload
 from docs.site.session import Session, Shown
+
+SENTENCE = "## Your sentence\n"
 
 
 @runtime_checkable
@@ -38,7 +42,9 @@ def _parts(session: Session, files: Path) -> Iterator[str]:
                 byline, _, rest = rest.partition("\n\n")
                 yield "\n\n".join((heading, byline, _downloads(session), rest))
             else:
-                yield part.strip()
+                before, heading, after = part.partition(SENTENCE)
+                frame = f"\n{_sentence(session, files)}\n" if heading else ""
+                yield f"{before}{heading}{frame}{after}".strip()
             continue
         match part.role:
             case "predict":
@@ -118,6 +124,14 @@ def _live(block: Block, session: Session, files: Path) -> str:
     title = f"{session.lesson.row.title}: {type(shown.thing).__name__.lower()}"
     state = ["embed=1", block.words] if block.words else ["embed=1"]
     return _frame(f"{files.name}/{name}#{'&'.join(state)}", title) + "\n\n" + code
+
+
+def _sentence(session: Session, files: Path) -> str:
+    """Return the page on which the model that the lesson trained reads what is typed."""
+    name = f"{session.lesson.row.slug}_sentence.html"
+    model, letters = (session.namespace[each] for each in ("model", "letters"))
+    write_page(files / name, sentence_payload(model, letters))
+    return _frame(f"{files.name}/{name}#embed", "Your sentence")
 
 
 def _frame(address: str, title: str) -> str:

@@ -196,7 +196,7 @@ function dots(query: Matrix, key: Matrix, factor: number): Matrix {
 }
 
 /** Each row as shares of 1; 0 where nothing is visible, and no number beside a score that is none or ∞. */
-function sharesOf({ rows, columns, numbers }: Matrix): Matrix {
+export function sharesOf({ rows, columns, numbers }: Matrix): Matrix {
   const made = new Float64Array(rows * columns);
   for (let row = 0; row < rows; row++) {
     const scores = numbers.subarray(row * columns, (row + 1) * columns);

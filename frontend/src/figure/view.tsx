@@ -1,9 +1,9 @@
 // A figure: the words, the stages next to each other with one row in focus, and the arithmetic of the number that is
 // pointed at.
 import { Component, type ComponentChildren, createRef } from "preact";
-import type { Origin } from "./arithmetic";
 import type { Touched } from "./core";
 import { Panel, type PanelProps } from "./panel";
+import { drawPath } from "./path";
 import { type Explained, Reading } from "./reading";
 import { type Axis, type Call, columnLabels, placeOf, rowLabels, type Stage } from "./stage";
 
@@ -65,8 +65,11 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
   State
 > {
   place = createRef<HTMLDivElement>();
+  work = createRef<HTMLDivElement>();
   panels = createRef<HTMLDivElement>();
   seen: Focus | null = null;
+  origins: Parameters<typeof drawPath>[2] = [];
+  resized = new ResizeObserver(() => this.draw());
   abstract hands: Hands;
   abstract content(): Content;
 
@@ -121,11 +124,22 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
     });
   }
 
+  draw() {
+    if (this.panels.current) drawPath(this.panels.current, this.state.pointed, this.origins);
+  }
+
   override componentDidMount() {
     this.seen = this.state.focus;
+    this.resized.observe(this.work.current!);
+    this.draw();
+  }
+
+  override componentWillUnmount() {
+    this.resized.disconnect();
   }
 
   override componentDidUpdate() {
+    this.draw();
     const { focus } = this.state;
     if (focus === this.seen) return;
     this.seen = focus;
@@ -138,11 +152,11 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
     const { title, show, stages, call, hidden, plain } = content;
     const Heading = `h${this.props.level}` as "h2";
     const found = pointed === null ? null : content.explain(pointed);
-    const origins: Origin[] = found?.arithmetic?.origins ?? [];
+    this.origins = found?.arithmetic?.origins ?? [];
     const spot = pointed === null ? null : placeOf(pointed);
     const isMarked = (name: string) => (row: number, column: number) =>
       (spot?.[0] === name && spot[1] === row && spot[2] === column) ||
-      origins.some(
+      this.origins.some(
         (each) =>
           each.stage === name &&
           (each.row === null || each.row === row) &&
@@ -176,8 +190,12 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
             go={(to) => this.toQuery(() => to)}
           />
         )}
-        <div class="work">
+        <div class="work" ref={this.work}>
           <div class="panels" {...this.hands} ref={this.panels}>
+            <svg class="paths" aria-hidden="true">
+              <path class="row" />
+              <path class="from" />
+            </svg>
             {show.map((name) => {
               const other = content.instead?.(name);
               if (other) return other;

@@ -64,7 +64,9 @@ def test_nothing_in_the_page_names_the_network() -> None:
 
 
 def test_the_script_cannot_end_its_element() -> None:
-    for name in [f"{kind}.{end}" for kind in ("heads", "trace") for end in ("js", "css")]:
+    for name in [
+        f"{kind}.{end}" for kind in ("heads", "trace", "sentence") for end in ("js", "css")
+    ]:
         assert not re.search(r"</(script|style)|<!--", asset(name), re.IGNORECASE)
         assert "\r" not in asset(name)
 
@@ -76,7 +78,9 @@ def test_the_title_is_data() -> None:
     assert "<title>clearhead</title>" in page(small(""))
 
 
-@pytest.mark.parametrize(("kind", "budget"), [("heads", 52_000), ("trace", 23_000)])
+@pytest.mark.parametrize(
+    ("kind", "budget"), [("heads", 52_000), ("trace", 23_000), ("sentence", 16_500)]
+)
 def test_a_bundle_is_small(kind: str, budget: int) -> None:
     """What a page costs over what it shows."""
     both = asset(f"{kind}.js") + asset(f"{kind}.css")

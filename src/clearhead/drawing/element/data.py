@@ -18,7 +18,7 @@ from clearhead.errors import (
     TooLargeError,
     UnsupportedError,
 )
-from clearhead.tracing.trace import Trace
+from clearhead.tracing.traced_call import Trace
 
 MOST_NUMBERS = 64 * 64
 """Of a stage that a figure draws: each is a cell of its own."""

@@ -27,7 +27,8 @@ from clearhead.ladder.rung import Rung
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number
-from clearhead.tracing.trace import Trace, trace
+from clearhead.tracing.trace import trace
+from clearhead.tracing.traced_call import Trace
 
 FIELDS = {
     "scale": ["scale", "temperature"],

@@ -10,7 +10,7 @@ from clearhead.drawing.labels import words_of
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import beginning
 from clearhead.errors import SelectionError, TooLargeError
-from clearhead.tracing.trace import Step, Trace
+from clearhead.tracing.traced_call import Step, Trace
 
 MOST_NUMBERS = 1 << 23
 """Of a page, which takes about five bytes for each."""

@@ -1,8 +1,8 @@
 """The payload of a page, and the page that draws it; its script and style lie in assets/.
 
 `frontend/` is TypeScript and Preact, bundled by esbuild into a script and a style for each kind of page,
-`drawing/page/assets/heads.js` and `trace.js`, and `figure.js`, which are committed: an installed clearhead needs
-no Node. What they share, `frontend/src/shared`, stands in each, since a page is one file. Biome
+`drawing/page/assets/heads.js`, `trace.js` and `sentence.js`, and `figure.js`, which are committed: an installed
+clearhead needs no Node. What they share, `frontend/src/shared`, stands in each, since a page is one file. Biome
 formats and lints it. `make page` bundles; a test bundles again and compares the bytes.
 
 `drawing/page/payload.py` is the one format: a head of JSON, and named arrays, each deflated by itself. The

@@ -53,7 +53,7 @@ class Payload:
     """The data of a page.
 
     Attributes:
-        kind: which view draws it, and which script and style: "heads" or "trace".
+        kind: which view draws it, and which script and style: "heads", "trace" or "sentence".
         title: what the page is called.
         data: what the view needs next to the arrays: JSON's own values.
         arrays: named tensors of uint8, uint16, uint32, int32 or float32, deflated or not.
