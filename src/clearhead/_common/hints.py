@@ -99,11 +99,7 @@ def refusal(
     name = name or of
     way_out = ""
     if is_method and "MultiHeadAttention" in (kind.__name__ for kind in type(args[0]).mro()):
-        way_out = (
-            " For code that calls torch.nn.MultiheadAttention there is "
-            "clearhead.layers.MultiheadAttention; a module with weights becomes a layer by "
-            "clearhead.convert."
-        )
+        way_out = " A module of another library becomes a layer by clearhead.convert."
     return ArgumentTypeError(
         "argument.words", f"{name} takes {hint_at(own, args, kwargs)}.{way_out}"
     )
