@@ -36,7 +36,6 @@ from clearhead.layers.positions import (
     bias_of_positions,
     is_causal,
     mask_by_position,
-    placed_at,
     positions_from_valid,
 )
 from clearhead.masks.base import Mask
@@ -227,9 +226,7 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are in the cache already.
                 source, valid = source[:, :0], None
-        if positions is not None:
-            several = max([1, *[part.position_axes for part in self.parts]])
-            positions = check_positions(positions, x, several)
+        positions = None if positions is None else check_positions(positions, x)
         by_position = None
         is_plain = cache is None and valid is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
@@ -239,7 +236,10 @@ class AttentionLayer(nn.Module, ABC):
             elif valid is not None:
                 key = positions_from_valid(valid)
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
-            by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
+            by_position = Positions(query, key)
+            if positions is not None:
+                placed = Positions(positions, key if is_cross else positions)
+                by_position = by_position._replace(placed=placed)
         absorbs = cache is not None and self._absorbs(cache)
         keys = CallKeys(valid, cache, is_cross, absorbs)
         return LayerCall(x, source, mask, keys, by_position, Form(given))
@@ -316,8 +316,7 @@ class AttentionLayer(nn.Module, ABC):
             )
             query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
         for part in self.parts:
-            of_axes = counted.axes if part.position_axes > 1 else None
-            query, key = part.transform_query_key(query, key, *(of_axes or pair)[:2])
+            query, key = part.transform_query_key(query, key, *pair)
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:

@@ -152,10 +152,8 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
         )
 
 
-def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
+def check_positions(positions: Tensor, x: Tensor) -> Tensor:
     """Return the positions of a call's tokens, int64, (tokens,) or (batch, tokens), or raise an error.
-
-    For parts that use several positions per token they are (axes, batch, tokens).
 
     Raises:
         ArgumentTypeError: codes `positions.type` and `positions.layout`.
@@ -167,16 +165,11 @@ def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
             "positions.type", f"positions must be whole numbers; got {positions.dtype}."
         )
     batch, tokens, _ = x.shape
-    several = [(axes, 1, tokens), (axes, batch, tokens)] if axes > 1 else []
-    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens), *several):
-        also = f", or (axes, batch, tokens) = ({axes}, {batch}, {tokens})" if several else ""
-        hint = (
-            "" if several else " Several, as M-RoPE has, are for a part such as Rotary(…, axes=)."
-        )
+    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens)):
         raise ShapeError(
             "layer.positions",
             f"positions must have shape (tokens,) = ({tokens},), or (batch, tokens) = ({batch}, "
-            f"{tokens}): one number for each token{also}; got {tuple(positions.shape)}.{hint}",
+            f"{tokens}): one number for each token; got {tuple(positions.shape)}.",
         )
     if positions.device != x.device:
         raise DeviceError(
