@@ -352,11 +352,10 @@ def test_a_class_of_ones_own_with_the_projection_of_its_output() -> None:
 
 
 def test_gpt2_as_older_versions_keep_it() -> None:
-    """With a mask and the number that hides a score, as buffers."""
+    """With a mask as a buffer."""
     call = calls("gpt2", model_of("gpt2"))[0]
     shape = (1, 1, TOKENS, TOKENS)
     call.module.register_buffer("bias", torch.ones(shape, dtype=torch.bool).tril())
-    call.module.register_buffer("masked_bias", torch.tensor(-1e4))
     conversion = ch.convert(call.module)
     close(conversion.layer(call.x), call.output)
     assert Row("bias", "mask", "causal()") in conversion.rows

@@ -288,13 +288,11 @@ def _read_scale(reader: ModuleReader) -> None:
 
 
 def _read_mask_of_gpt2(reader: ModuleReader) -> None:
-    """Mark as read the mask buffers of GPT-2, in old versions, and `masked_bias`, the value of hidden scores.
+    """Mark as read the mask buffer of GPT-2, in old versions.
 
     Adds the causal mask to the reader unless the module is a cross-attention or a class of the user's.
     """
     reader.read_triangles()
-    if reader.has("masked_bias"):
-        reader.tensor("masked_bias")
     if not hasattr(reader.module, "q_attn") and not reader.is_own:
         reader.hide(causal(), ", ".join(reader.triangles) or "is_causal")
 
