@@ -439,8 +439,8 @@ class Own(nn.Module):
             )
         scores = by * query @ key.repeat_interleave(count // groups, dim=-3).mT
         scores = scores if change is None else change(self, scores)
-        context = scores.softmax(dim=-1) @ value.repeat_interleave(count // groups, dim=-3)
-        joined = context.transpose(-3, -2).flatten(-2)
+        weighed = scores.softmax(dim=-1) @ value.repeat_interleave(count // groups, dim=-3)
+        joined = weighed.transpose(-3, -2).flatten(-2)
         for layer in layers[0] if layers and isinstance(layers[0], nn.ModuleList) else layers:
             joined = layer(joined)
         return (joined, None) if is_tuple else joined
@@ -727,7 +727,7 @@ def in_whole_numbers(module: nn.Module) -> nn.Module:
 
 
 def hooked(module: nn.Module, name: str = "") -> nn.Module:
-    module.get_submodule(name).register_forward_hook(lambda module, given, output: 1.5 * output)
+    module.get_submodule(name).register_forward_hook(lambda *given: None)
     return module
 
 

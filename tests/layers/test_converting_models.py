@@ -63,7 +63,9 @@ class Separate(Own):
     def __init__(self) -> None:
         super().__init__("q_proj k_proj v_proj o_proj", is_tuple=True, num_heads=HEADS)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Any:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Tensor, mask: Tensor | None = None, scale: float = 1.0
+    ) -> Any:
         return super().forward(scale * x)
 
 
@@ -77,7 +79,9 @@ class Packed(Own):
             scale=5**-0.5, attn_drop=nn.Dropout(0.25), norm=nn.Identity(), proj_drop=nn.Dropout(0.5),
         )  # fmt: skip
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Any:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Any:
         return super().forward(x)
 
 
@@ -169,12 +173,11 @@ def test_the_table_of_a_model() -> None:
 def test_weights_are_shared_and_trained_ones_go_back() -> None:
     model = Model(Separate(), Attention())
     x, separate = drawn(), model.attentions[0]
-    assert isinstance(separate, Separate)
-    frozen = separate.k_proj.weight.requires_grad_(False)
+    frozen = separate.get_parameter("k_proj.weight").requires_grad_(False)
     conversion = ch.convert(model, inputs=(x,))
     layers: list[Any] = list(conversion.layers.values())
     shared, packed = layers
-    assert shared.query_projection.weight is separate.q_proj.weight
+    assert shared.query_projection.weight is separate.get_parameter("q_proj.weight")
     assert shared.key_projection.weight is frozen
     assert packed.query_projection.weight.requires_grad
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
@@ -234,7 +237,7 @@ def test_a_converted_model_is_copied_and_pickled() -> None:
 
 
 def hooked() -> nn.Module:
-    attention = Attention()
+    attention: Any = Attention()
     attention.c_proj.register_forward_hook(lambda *given: None)
     return attention
 
@@ -296,10 +299,10 @@ def test_further_arguments_that_are_left_out() -> None:
 def test_a_converted_attention_is_written_out_as_what_it_is() -> None:
     class Written(Attention):
         def extra_repr(self) -> str:
-            return f"{self.c_attn.out_features} numbers"
+            return "of three heads"
 
     model = Model(Written())
-    assert f"{3 * WIDTH} numbers" in repr(model)
+    assert "of three heads" in repr(model)
     ch.convert(model)
     assert "ConvertedWritten(" in repr(model)
 

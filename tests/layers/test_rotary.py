@@ -1,6 +1,5 @@
 """Rotary positions against those of transformers, and by their laws."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -51,7 +50,7 @@ SCALINGS: dict[str, Scaling] = {
 
 def theirs(name: str, length: int) -> tuple[Tensor, float]:
     """Frequencies and gain by transformers, which works them out in float32."""
-    kind, ours = name.split(",")[0], dataclasses.asdict(SCALINGS[name])
+    kind, ours = name.split(",")[0], vars(SCALINGS[name])
     given = {NAMES.get(each, each): value for each, value in ours.items()}
     config = transformers.LlamaConfig(
         hidden_size=DIM,
