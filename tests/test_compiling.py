@@ -418,18 +418,6 @@ def test_layers_with_parts() -> None:
         torch.testing.assert_close(found, expected, msg=lambda text, n=name: f"{n}: {text}")
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
-def test_the_drop_in_for_pytorch(need_weights: bool) -> None:
-    module = ch.layers.MultiheadAttention(12, 3, batch_first=True)
-    x = torch.randn(2, 5, 12)
-    torch._dynamo.reset()
-    compiled: Any = torch.compile(module, backend="eager", fullgraph=True)
-    expected, weights = module(x, x, x, need_weights=need_weights)
-    found, compiled_weights = compiled(x, x, x, need_weights=need_weights)
-    torch.testing.assert_close(found, expected)
-    assert (weights is None) == (compiled_weights is None) == (not need_weights)
-
-
 def test_rotary_positions_of_any_length() -> None:
     rotary = ch.layers.Rotary(4, scaling=ch.layers.Dynamic(2.0, original_len=4))
     torch._dynamo.reset()

@@ -75,7 +75,6 @@ def test_names_of_parts_are_found_in_their_packages() -> None:
     given: Any = ch
     for name, place in {
         "Rotary": "layers",
-        "MultiheadAttention": "layers",
         "Spans": "masks",
     }.items():
         with pytest.raises(

@@ -8,7 +8,6 @@ from typing import Any, TypedDict, Unpack
 
 import pytest
 import torch
-from torch import nn
 
 import clearhead as ch
 from clearhead._common.foreign_names import SIZE_NAMES, SIZES, WORDS
@@ -296,29 +295,3 @@ def test_unpacked_options_are_arguments_like_others() -> None:
 def test_no_hint_where_nothing_is_unknown() -> None:
     own = inspect.signature(ch.plan).parameters
     assert hint_at(own, [Q, Q, Q], {"mask": None}) is None
-
-
-@pytest.mark.parametrize(
-    ("theirs", "name"),
-    [
-        (nn.MultiheadAttention(8, 2), "in_proj_weight"),
-        (
-            nn.ModuleDict({name: nn.Linear(8, 8) for name in ("q_proj", "k_proj", "v_proj")}),
-            "q_proj",
-        ),
-        (nn.ModuleDict({"c_attn": nn.Linear(8, 24)}), "c_attn.weight"),
-    ],
-)
-def test_the_weights_of_others(theirs: nn.Module, name: str) -> None:
-    text = rf"{name}.*: the names of another library\. .*clearhead\.convert"
-    with pytest.raises(RuntimeError, match=text):
-        layer().load_state_dict(theirs.state_dict())
-
-
-def test_weights_of_ours_that_are_missing_have_no_hint() -> None:
-    state = layer().state_dict()
-    del state["query_projection.weight"]
-    with pytest.raises(RuntimeError) as refused:
-        layer().load_state_dict(state)
-    assert "another library" not in str(refused.value)
-    layer().load_state_dict(nn.MultiheadAttention(8, 2).state_dict(), strict=False)
