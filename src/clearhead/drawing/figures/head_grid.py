@@ -63,7 +63,7 @@ def draw_grid(
             each.remove()
             continue
         found[place], head_maps = each, given[0]
-        image = show(each, *given, scale)
+        show(each, *given, scale)
         each.set(xticks=[], yticks=[])
         each.set_title(titles[place], fontsize=SIZE, parse_math=False)
         centre = 0.5 if head_maps.pooled else 0.0
@@ -80,7 +80,7 @@ def draw_grid(
     words += grains if len(grains) == 1 and "" not in grains else []
     shown = [each for each in found if each is not None]
     bar = figure_of(axes[0]).colorbar(
-        image, ax=shown, location="bottom", aspect=40, shrink=0.9, pad=0.02
+        shown[-1].images[0], ax=shown, location="bottom", aspect=40, shrink=0.9, pad=0.02
     )
     bar.set_label(wrapped("; ".join(words), 0.9 * wide, SIZE), fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE)
