@@ -18,8 +18,7 @@ from clearhead.errors import ArgumentError
 
 if TYPE_CHECKING:
     from clearhead.drawing.page.runs import Layer
-    from clearhead.integrations.image_models import ImageReading
-    from clearhead.integrations.text_models import LongReading, TextModel, TextReading
+    from clearhead.integrations.text_models import LongReading, Reading, TextModel
     from clearhead.reading.written_tokens import Writes
 
 
@@ -161,7 +160,7 @@ class Shown(NamedTuple):
     """The reading of a model on the screen, its layers, and the head that was shown last."""
 
     model: str
-    reading: "TextReading | LongReading | ImageReading"
+    reading: "Reading | LongReading"
     layers: "Sequence[Layer]"
     layer: int
     head: int
@@ -171,7 +170,7 @@ class Shown(NamedTuple):
 
 def _show_short(
     console: Console,
-    reading: "TextReading | ImageReading",
+    reading: "Reading",
     name: tuple[str, str],
     layer: int | None,
     head: int | None,
@@ -212,7 +211,7 @@ def _show_short(
 def _show_writes(
     console: Console,
     reader: "TextModel",
-    reading: "TextReading",
+    reading: "Reading",
     text: str,
     shown: Shown,
     *,
