@@ -301,7 +301,7 @@ class AttentionMatrix(WeightStatistics):
             one cell = 20 × 20 tokens
             >>> print(weights.plot("received", head=0).get_xlabel())
             attended to (key)
-            one point ≈ the mean of 20 tokens
+            one point = the mean of 20 tokens
         """
         self.check_whole("plot")
         return drawing("figures").of_attention(self, kind, **options)
