@@ -104,9 +104,7 @@ SINKS: dict[str, Any] = {"sinks": torch.zeros(1)}
 
 
 STAGES = "scores, scaled_scores, capped_scores, mask, masked_scores, weights, value, context"
-EDITS = (
-    "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, rotary"
-)
+EDITS = "query, key, value, scores, weights, mask, scale, width, dropout, order, heads, rotary"
 test_what_is_refused = refusals(
     run,
     (lambda: of(show=["wieghts"]), "figure.stage", "'wieghts'", f"query, key, plane, {STAGES}"),

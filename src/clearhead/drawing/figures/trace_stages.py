@@ -19,7 +19,7 @@ from clearhead.drawing.figures.cells import (
 from clearhead.drawing.figures.lettering import entitle, grid_of, tick
 from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
-from clearhead.tracing.trace import Step, Trace
+from clearhead.tracing.traced_call import Step, Trace
 
 SHARES = ("weights", "dropped_weights")
 ACROSS = 4
