@@ -247,12 +247,11 @@ class Mask(Filed, ABC):
         head: int = 0,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
-        cells: int | None = None,
         ax: Any = None,
     ) -> Any:
         """Draw the mask with matplotlib: a row per query, visible pairs dark, hidden ones white.
 
-        A long mask is drawn by `blocks`, by the share of their pairs that is visible.
+        A mask of more than 256 tokens is drawn by `blocks`, by the share of their pairs that is visible.
 
         Args:
             query_len: number of queries, in tokens.
@@ -261,7 +260,6 @@ class Mask(Filed, ABC):
             head: index of the head, for a mask that differs between them.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.
-            cells: the largest number of cells on a side of the figure; None is 256.
             ax: axes to draw in; None is a new figure of pyplot's.
 
         Returns:
@@ -269,7 +267,7 @@ class Mask(Filed, ABC):
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
-            ArgumentError: codes `length.negative`, `plot.cells` and `plot.empty`.
+            ArgumentError: codes `length.negative` and `plot.empty`.
             ArgumentTypeError: codes `length.type`, `plot.axes` and `plot.tokens`.
             ShapeError: code `plot.tokens`.
             SelectionError: code `plot.part`, for no such head or sample.
@@ -279,13 +277,13 @@ class Mask(Filed, ABC):
             >>> import clearhead as ch
             >>> axes = ch.causal().plot(3, 3)
             >>> axes.images[0].get_array().tolist()
-            [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+            [[1.0, None, None], [1.0, 1.0, None], [1.0, 1.0, 1.0]]
             >>> print(ch.causal().plot(100_000, 100_000).get_xlabel())
             key
             one cell = 391 × 391 tokens
         """
         words, place = (tokens, source_tokens), (sample, head)
-        return drawing("figures").of_mask(self, query_len, kv_len, words, place, cells, ax)
+        return drawing("figures").of_mask(self, query_len, kv_len, words, place, ax)
 
     def figure(
         self,
