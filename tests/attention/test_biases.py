@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,9 +16,8 @@ EXTENT = Extent(2, 4, QUERIES, KEYS, torch.device("cpu"))
 class First(ch.Bias):
     """A bias of one's own, by the two methods that make one: a bonus for the first key."""
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        keys_of_part = torch.arange(keys.start, keys.stop, device=extent.device)
-        return (keys_of_part == 0).float().view(1, 1, 1, -1)
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return (key_index == 0).float()
 
     def describe(self) -> str:
         return "first"
@@ -29,10 +26,9 @@ class First(ch.Bias):
 class Numbered(ch.Bias):
     """Another: every number of (batch, num_heads, query_len, kv_len) tells where it stands."""
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        sizes = 2, 4, extent.query_len, extent.kv_len
-        whole = torch.arange(math.prod(sizes), dtype=torch.float32, device=extent.device)
-        return whole.view(sizes)[:, :, queries, keys]
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        row = torch.arange(8).view(2, 4, 1, 1) * extent.query_len + query_index
+        return (row * extent.kv_len + key_index).float()
 
     def describe(self) -> str:
         return "numbered"

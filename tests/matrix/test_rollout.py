@@ -139,13 +139,13 @@ test_refused_options = refusals(
         for head, got in [("max", "'max'"), (3, "3"), (-4, "-4"), (True, "True"), (1.0, "1.0")]
     ),
     *(
-        ({"residual": residual}, "rollout.residual", str(got))
-        for residual, got in [
-            (-0.1, "-0.1"),
-            (1.5, "1.5"),
-            (True, "True"),
-            ("a", "'a'"),
-            (float("nan"), "nan"),
+        ({"residual": residual}, f"residual.{kind}", str(got))
+        for residual, kind, got in [
+            (-0.1, "value", "-0.1"),
+            (1.5, "value", "1.5"),
+            (True, "type", "bool"),
+            ("a", "type", "str"),
+            (float("nan"), "value", "nan"),
         ]
     ),
     ({"output": 7}, "matrix.range", "7 // -2 // 7"),

@@ -56,10 +56,9 @@ def chunks_of(buffer: int, rows: int, queries: int) -> Iterator[None]:
 class First(ch.Bias):
     """A bias of one's own: a bonus for the first key, and −∞ for the last."""
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        places = torch.arange(keys.start, keys.stop, device=extent.device)
-        bonus = (places == 0).double() * 2
-        return bonus.masked_fill(places == extent.kv_len - 1, -torch.inf).view(1, 1, 1, -1)
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        bonus = (key_index == 0).double() * 2
+        return bonus.masked_fill(key_index == extent.kv_len - 1, -torch.inf)
 
     def describe(self) -> str:
         return "first"

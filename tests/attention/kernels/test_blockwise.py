@@ -465,7 +465,7 @@ class Learned(ch.Bias):
     def __init__(self, number: Tensor) -> None:
         self.number = number
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         return self.number.view(1, 1, 1, 1)
 
     def describe(self) -> str:
