@@ -301,6 +301,7 @@ MASKS = [
 ]
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8), torch.zeros(2, 2, 5, 7)
+NESTED = torch.nested.nested_tensor([K[0, :, :3], K[1]], layout=torch.jagged)
 
 
 def posed(*inputs: Any, **options: Any) -> Callable[[], object]:
@@ -364,13 +365,7 @@ PROBLEMS = [
         "value // a torch.Tensor // ndarray. torch.as_tensor(…) makes a tensor of it",
     ),
     (posed(Q.to_sparse(), K, V), "query.layout", "query // torch.sparse_coo"),
-    (
-        lambda: make_problem(
-            Q, torch.nested.nested_tensor([K[0, :, :3], K[1]], layout=torch.jagged), V
-        ),
-        "key.layout",
-        "key",
-    ),
+    (posed(Q, NESTED, V), "key.layout", "key"),
     (
         posed(Q, K[0], V[0, 0]),
         "shape.dimensions",
