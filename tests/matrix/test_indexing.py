@@ -9,33 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.matrix.indexing import as_indices, complete, read_index, read_pairs, runs, take
+from clearhead.matrix.indexing import as_indices, read_pairs, runs, take
 from tests.refusals import assert_refused, refusals
 
 CPU = torch.device("cpu")
 SIZES = (2, 7, 11)
-
-
-def test_what_is_left_out_is_everything() -> None:
-    shape = torch.Size([2, 3, 5])
-    every = slice(None)
-    assert complete((), shape) == [(every, 2), (every, 3), (every, 5)]
-    assert complete((1,), shape) == [(1, 2), (every, 3), (every, 5)]
-    assert complete((1, ..., 4), shape) == [(1, 2), (every, 3), (4, 5)]
-    assert complete((1, 2, ..., 4), shape) == [(1, 2), (2, 3), (4, 5)]
-
-
-@pytest.mark.parametrize(
-    ("index", "expected", "single"),
-    [(3, [3], True), (-1, [6], True), ([], [], False), ([0, -7, 6], [0, 0, 6], False)],
-)
-def test_an_index(index: Any, expected: list[int], single: bool) -> None:
-    for given_as in (index, torch.tensor(index, dtype=torch.int64), torch.tensor(index).int()):
-        found, one = read_index(given_as, 7, 0)
-        assert isinstance(found, torch.Tensor)
-        assert found.tolist() == expected
-        assert one == single
-    assert read_index(slice(1, 2), 7, 0) == (slice(1, 2), False)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -103,13 +102,7 @@ def test_what_does_not_merge() -> None:
     assert_refused(lambda: merge(totals(cross=True)), "merge.fields", "distance // cross-attention")
     both = totals(cross=True).merge(totals(cross=True))
     assert (both.queries, both.distance) == (2 * totals(cross=True).queries, None)
-    model = Reader()
-    whole = seen_of(model, [TEXTS], keep="total")
-    assert_refused(lambda: whole.merge(seen_of(model, [TEXTS], keep="summary")), "merge.type")
-    with pytest.raises(
-        ch.errors.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and 'layers.1'\."
-    ):
-        whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
+    whole = seen_of(Reader(), [TEXTS], keep="total")
     assert_refused(whole.plot, "watch.results", "plot // 'total'")
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)
     assert "27 queries" in whole._repr_html_()

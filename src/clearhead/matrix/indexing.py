@@ -13,14 +13,18 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, S
 Index = int | slice | EllipsisType | Sequence[int] | Tensor
 
 
-def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, int]]:
-    """Return one (index, size) pair per axis, with `...` and missing indices expanded to full slices.
+def index_of(
+    index: Index | tuple[Index, ...], shape: torch.Size
+) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
+    """Return (index, is_int) for each of four axes, and the axes to squeeze, the last axis first.
 
-    The indices themselves are not checked.
+    An int drops its axis, and so does a leading axis that the matrix, of this shape, never had; `...` and missing
+    indices take a whole axis.
 
     Raises:
-        SelectionError: code `matrix.index`, for too many indices or more than one `...`.
+        SelectionError: code `matrix.index`, for too many indices or more than one `...`, and as `read_index`.
     """
+    given = index if isinstance(index, tuple) else (index,)
     dots = [i for i, each in enumerate(given) if each is Ellipsis]
     count = len(given) - len(dots)
     if len(dots) > 1 or count > len(shape):
@@ -29,23 +33,12 @@ def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, i
             f"a matrix of {len(shape)} dimensions takes up to {len(shape)} indices and one `...`; "
             f"got {len(given)}.",
         )
-    missing = [slice(None)] * (len(shape) - count)
     at = dots[0] if dots else len(given)
-    full = [*given[:at], *missing, *given[at + 1 :]]
-    return list(zip(full, shape, strict=True))
-
-
-def index_of(
-    index: Index | tuple[Index, ...], shape: torch.Size
-) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
-    """Return (index, is_int) for each of four axes, and the axes to squeeze, the last axis first.
-
-    An int drops its axis, and so does a leading axis that the matrix, of this shape, never had. Raises SelectionError
-    as `complete` and `read_index` do.
-    """
-    given = index if isinstance(index, tuple) else (index,)
-    axes = complete(given, shape)
-    picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
+    full = [*given[:at], *[slice(None)] * (len(shape) - count), *given[at + 1 :]]
+    picked = [
+        read_index(each, size, axis)
+        for axis, (each, size) in enumerate(zip(full, shape, strict=True))
+    ]
     leading: list[tuple[Tensor | slice, bool]] = [(slice(None), False)] * (4 - len(picked))
     drop = {len(leading) + axis for axis, (_, single) in enumerate(picked) if single}
     return leading + picked, sorted(drop | set(range(len(leading))), reverse=True)
