@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -102,7 +103,11 @@ def test_what_does_not_merge() -> None:
     assert_refused(lambda: merge(totals(cross=True)), "merge.fields", "distance // cross-attention")
     both = totals(cross=True).merge(totals(cross=True))
     assert (both.queries, both.distance) == (2 * totals(cross=True).queries, None)
-    whole = seen_of(Reader(), [TEXTS], keep="total")
+    model = Reader()
+    whole = seen_of(model, [TEXTS], keep="total")
+    assert_refused(lambda: whole.merge(seen_of(model, [TEXTS], keep="summary")), "merge.type")
+    with pytest.raises(ch.errors.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and"):
+        whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
     assert_refused(whole.plot, "watch.results", "plot // 'total'")
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)
     assert "27 queries" in whole._repr_html_()
