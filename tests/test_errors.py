@@ -194,6 +194,7 @@ MASKS = [
     (call(operator.and_, CAUSAL, True), "mask.type", "bool // "),
     (call(operator.and_, BOOL, CAUSAL), "mask.type", "Tensor // Wrap it: clearhead.dense(tensor)."),
     (call(ch.causal, offset=1.0), "mask.not-whole", "offset // float"),
+    (call(ch.causal, offset=[1, 2.5]), "mask.not-whole", "offset // [1, 2.5]"),
     (call(ch.padding, torch.ones(2)), "mask.not-whole", "lengths // torch.float32"),
     (call(ch.prefix, torch.ones(2, 3).long()), "mask.per-row", "length // (2, 3)"),
     (
@@ -270,6 +271,7 @@ MASKS = [
         "mask // a Mask, such as clearhead.causal(), or a bool tensor // ndarray. torch.as_tensor(…)"
         " makes a tensor of it",
     ),
+    (call(ch.dense, ch.causal), "mask.type", "causal // causal // …"),
     (call(ch.dense, BOOL.to_sparse()), "mask.layout", "mask // torch.sparse_coo"),
     (
         call(ch.dense, BOOL.float()),
@@ -344,7 +346,7 @@ def shaped(code: str, words: str, *tensors: Tensor, advice: str = "") -> tuple[A
         sizes = ", ".join(f"{dim}{size}" for dim, size in zip(names, tensor.shape, strict=True))
         dtype = str(tensor.dtype).removeprefix("torch.")
         lines.append(f"\n  {name:<5}  [{sizes}] {dtype} {tensor.device}")
-    return posed(*tensors), code, words, "".join(lines) + advice
+    return posed(*tensors), code, words + "".join(lines) + advice
 
 
 PROBLEMS = [
@@ -357,27 +359,27 @@ PROBLEMS = [
     ),
     (posed(Q.to_sparse(), K, V), "query.layout", "query // torch.sparse_coo"),
     (posed(Q, NESTED, V), "key.layout", "key"),
-    shaped("shape.dimensions", "4 // 3 // 2", Q, K[0], V[0, 0]),
-    shaped("shape.dimensions", "5 // 5 // 5", Q[None], K[None], V[None]),
+    shaped("shape.dimensions", "4 // 3 // 2 // ", Q, K[0], V[0, 0]),
+    shaped("shape.dimensions", "5 // 5 // 5 // ", Q[None], K[None], V[None]),
     shaped(
         "dtype.mixed",
         " // query, key and value must have one dtype; got float32, float64 and float16.",
         *(Q, K.double(), V.half()),
     ),
-    shaped("dtype.unsupported", "int64", Q.long(), K.long(), V.long()),
-    shaped("dtype.unsupported", "bool", Q.bool(), K.bool(), V.bool()),
-    shaped("dtype.unsupported", "complex64", Q.cfloat(), K.cfloat(), V.cfloat()),
-    shaped("device.mixed", "cpu // cpu // meta", Q, K, V.to("meta")),
-    shaped("shape.batch", "2 // 1 // 2", Q, K[:1], V),
-    shaped("shape.head-dim", "6 // 8", Q[..., :6], K, V),
-    shaped("shape.head-dim", "0 // 0", Q[..., :0], K[..., :0], V),
-    shaped("shape.kv-len", "3 // 5", Q, K[:, :, :3], V),
-    shaped("shape.value-heads", "2 // 1", Q, K, V[:, :1]),
-    shaped("shape.kv-heads", "3 // 2", Q[:, :3], K, V),
-    shaped("shape.kv-heads", "3 // 5", Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)),
+    shaped("dtype.unsupported", "int64 // ", Q.long(), K.long(), V.long()),
+    shaped("dtype.unsupported", "bool // ", Q.bool(), K.bool(), V.bool()),
+    shaped("dtype.unsupported", "complex64 // ", Q.cfloat(), K.cfloat(), V.cfloat()),
+    shaped("device.mixed", "cpu // cpu // meta // ", Q, K, V.to("meta")),
+    shaped("shape.batch", "2 // 1 // 2 // ", Q, K[:1], V),
+    shaped("shape.head-dim", "6 // 8 // ", Q[..., :6], K, V),
+    shaped("shape.head-dim", "0 // 0 // ", Q[..., :0], K[..., :0], V),
+    shaped("shape.kv-len", "3 // 5 // ", Q, K[:, :, :3], V),
+    shaped("shape.value-heads", "2 // 1 // ", Q, K, V[:, :1]),
+    shaped("shape.kv-heads", "3 // 2 // ", Q[:, :3], K, V),
+    shaped("shape.kv-heads", "3 // 5 // ", Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)),
     shaped(
         "shape.kv-heads",
-        "3 // 5",
+        "3 // 5 // ",
         *(Q[:, :3, :2], K.transpose(1, 2), V.transpose(1, 2)),
         advice="If the tensors are (batch, len, num_heads, head_dim), turn them: tensor.transpose(1, 2).",
     ),
@@ -421,6 +423,14 @@ CHECKS = [
         "by.value",
         'by // "head", "head,position", "call", "layer" // \'row\'',
     ),
+    (
+        lambda: ch.roles(ch.AttentionMatrix(*torch.ones(2, 1, 3, 2)), tokens=torch.ones(3)),
+        "tokens.type",
+        "torch.float32",
+    ),
+    (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[True]), "heads.type", "[True]"),
+    (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[0, 0]), "heads.value", "[0, 0]"),
+    (lambda: ch.MultiHeadAttention(0, num_heads=2), "argument.size", "embed_dim // 0"),
     (lambda: ch.effects(LAYER, "a text", torch.sum), "inputs.type", "str"),
 ]
 

@@ -180,7 +180,7 @@ def test_a_long_text_keeps_its_ends() -> None:
         ([Silent()], "a list whose repr fails"),
         (Acting(), "\\x1b]0;owned\\x07\\x1b[31m\\u202e\\x9b"),
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_arguments_in_messages(value: object, words: str) -> None:
     assert shown(value) == words
