@@ -220,12 +220,13 @@ def test_sinks_and_a_trained_bias_under_functional_gradients() -> None:
             given: dict[str, Any] = {**tensors, "query": query, name: numbers}
             return ch.attend(**given, mask=ch.causal()).square().sum()
 
-        leaves = [each.clone().requires_grad_() for each in (numbers, tensors["query"])]
-        expected = torch.autograd.grad(loss(*leaves), leaves)
+        own, query = (each.clone().requires_grad_() for each in (numbers, tensors["query"]))
+        expected = torch.autograd.grad(loss(own, query), (own, query))
         found = torch.func.grad(loss, argnums=(0, 1))(numbers, tensors["query"])
         torch.testing.assert_close(found, expected)
         each = [torch.stack([tensor, 2 * tensor]) for tensor in (numbers, tensors["query"])]
-        torch.testing.assert_close(torch.vmap(loss)(*each)[1], loss(each[0][1], each[1][1]))
+        mapped = torch.vmap(loss)(each[0], each[1])
+        torch.testing.assert_close(mapped[1], loss(each[0][1], each[1][1]))
 
 
 FAKE: dict[str, Any] = {

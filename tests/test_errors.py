@@ -368,7 +368,7 @@ PROBLEMS = [
     ),
     shaped("dtype.unsupported", "int64 // ", Q.long(), K.long(), V.long()),
     shaped("dtype.unsupported", "bool // ", Q.bool(), K.bool(), V.bool()),
-    shaped("dtype.unsupported", "complex64 // ", Q.cfloat(), K.cfloat(), V.cfloat()),
+    shaped("dtype.unsupported", "complex64 // ", *(each.to(torch.complex64) for each in (Q, K, V))),
     shaped("device.mixed", "cpu // cpu // meta // ", Q, K, V.to("meta")),
     shaped("shape.batch", "2 // 1 // 2 // ", Q, K[:1], V),
     shaped("shape.head-dim", "6 // 8 // ", Q[..., :6], K, V),

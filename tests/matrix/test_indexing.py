@@ -40,6 +40,7 @@ def test_pairs(query_index: Any, key_index: Any, queries: Any, keys: Any) -> Non
     assert found[2] == all(isinstance(each, int | np.integer) for each in both)
 
 
+PAIRS = "ints of shape (pairs,) or (batch, pairs)"
 test_refused_pairs = refusals(
     lambda pairs: read_pairs(pairs[0], pairs[1], SIZES),
     ((7, 0), "matrix.range", "7 // -2 // 7"),
@@ -49,17 +50,21 @@ test_refused_pairs = refusals(
     ((1.0, 0), "matrix.index", "-2 // 1.0"),
     ((True, 0), "matrix.index", "-2 // True"),
     ((0, "a"), "matrix.index", "-1 // 'a'"),
-    ((torch.tensor([0.5]), 0), "matrix.index", "-2 // torch.float32 // (1,)"),
-    ((0, torch.ones(11, dtype=torch.bool)), "matrix.index", "-1 // torch.bool // (11,)"),
+    ((torch.tensor([0.5]), 0), "matrix.index", f"-2 // {PAIRS} // torch.float32 // (1,)"),
+    (
+        (0, torch.ones(11, dtype=torch.bool)),
+        "matrix.index",
+        f"-1 // {PAIRS} // torch.bool // (11,)",
+    ),
     (
         (torch.zeros(1, 1, 2, dtype=torch.int64), 0),
         "matrix.index",
-        "-2 // torch.int64 // (1, 1, 2)",
+        f"-2 // {PAIRS} // torch.int64 // (1, 1, 2)",
     ),
     (
         (torch.zeros(2, dtype=torch.int64, device="meta"), 0),
         "matrix.index",
-        "-2 // a meta tensor // (2,)",
+        f"-2 // {PAIRS} // a meta tensor // (2,)",
     ),
     (([0, 1], [0, 1, 2]), "matrix.pairs", "(2,) // (3,)"),
     ((torch.zeros(3, 2, dtype=torch.int64), [0, 1]), "matrix.pairs", "2 // (3, 2)"),

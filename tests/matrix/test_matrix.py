@@ -74,6 +74,7 @@ def test_gradients_by_finite_differences(known: bool) -> None:
     assert torch.autograd.gradcheck(numbers, given)
 
 
+INDEX = "an int, a slice or one dimension of ints"
 test_refused_indices = refusals(
     lambda index: matrix()[index],
     ((0, 4), "matrix.range", "4 // 1 // 4"),
@@ -87,9 +88,13 @@ test_refused_indices = refusals(
     (True, "matrix.index", "0 // True"),
     ("ab", "matrix.index", "0 // 'ab'"),
     ([0, "a"], "matrix.index", "0 // [0, 'a']"),
-    (torch.ones(2, dtype=torch.bool), "matrix.index", "0 // torch.bool // (2,)"),
-    ((0, torch.tensor(1.0)), "matrix.index", "1 // torch.float32 // ()"),
-    (torch.zeros(1, 2, dtype=torch.int64), "matrix.index", "0 // torch.int64 // (1, 2)"),
+    (torch.ones(2, dtype=torch.bool), "matrix.index", f"0 // {INDEX} // torch.bool // (2,)"),
+    ((0, torch.tensor(1.0)), "matrix.index", f"1 // {INDEX} // torch.float32 // ()"),
+    (
+        torch.zeros(1, 2, dtype=torch.int64),
+        "matrix.index",
+        f"0 // {INDEX} // torch.int64 // (1, 2)",
+    ),
     (slice("a", None), "matrix.index", "slice('a', None, None)"),
     (slice(None, None, 0), "matrix.index", "slice(None, None, 0)"),
 )

@@ -268,7 +268,7 @@ test_what_else_is_refused = refusals(
     (lambda: roles(even(7, 5), torch.zeros(5).long()), "roles.lengths", "7 //  // 5"),
     (lambda: roles(wrong(torch.zeros(5, 5))), "roles.type", "Tensor"),
     *(
-        (lambda it=it: roles(even(3, 3)).names(it), "roles.threshold", repr(it))
+        (lambda it=it: roles(even(3, 3)).names(wrong(it)), "roles.threshold", repr(it))
         for it in (0, 1.5, "half", True, float("nan"))
     ),
 )

@@ -102,7 +102,11 @@ test_refused_options = refusals(
         for head, got in [("max", "'max'"), (3, "3"), (-4, "-4"), (True, "True"), (1.0, "1.0")]
     ),
     *(
-        ({"residual": residual}, "residual.value", str(residual))
+        (
+            {"residual": residual},
+            "residual.value",
+            f"residual // a number from 0 to 1 // {residual}",
+        )
         for residual in (-0.1, 1.5, float("nan"))
     ),
     ({"output": 7}, "matrix.range", "7 // -2 // 7"),

@@ -98,7 +98,7 @@ def totals(heads: int = 2, *, cross: bool = False) -> Totals:
 
 def test_what_does_not_merge() -> None:
     merge: Any = totals().merge
-    assert_refused(lambda: merge(3), "merge.type", "Totals // int")
+    assert_refused(lambda: merge(3), "merge.type", "int")
     assert_refused(lambda: merge(totals(3)), "merge.heads", "(0, 1) // (0, 1, 2)")
     assert_refused(lambda: merge(totals(cross=True)), "merge.fields", "distance // cross-attention")
     both = totals(cross=True).merge(totals(cross=True))

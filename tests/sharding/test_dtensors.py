@@ -19,9 +19,10 @@ def calls(group: Any) -> tuple[float, list[str]]:
     given = [
         distribute_tensor(each.detach(), mesh, [Replicate()]).requires_grad_() for each in plain
     ]
-    found, expected = (ch.attend(*each) for each in (given, plain))
+    run: Any = ch.attend
+    found, expected = (run(*each) for each in (given, plain))
     of_given = torch.autograd.grad(found, given, distribute_tensor(grad, mesh, [Replicate()]))
-    pairs = zip(
+    pairs: Any = zip(
         (found, *of_given), (expected, *torch.autograd.grad(expected, plain, grad)), strict=True
     )
     apart = max(float((one.full_tensor() - other).detach().abs().max()) for one, other in pairs)

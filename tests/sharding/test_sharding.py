@@ -14,7 +14,7 @@ from clearhead._common.layouts import LAYOUTS
 from clearhead.attention.sharded import sharded_call
 from clearhead.sharding import sharding
 from clearhead.sharding.sharding import MOST_RANKS
-from tests.refusals import refusals
+from tests.refusals import refusals, wrong
 from tests.sharding import ranks
 
 CPU = torch.device("cpu")
@@ -95,7 +95,7 @@ test_what_a_sharding_refuses = refusals(
     (lambda it: ch.attend(*[X[:, :3]] * 3, across=it), "across.group", "2"),
     (lambda it: it.gather(X[:, :3]), "across.group", "2"),
     (lambda it: ch.attend(X[:, :3], X, X, across=it), "across.rows", "key // 0 // 3 // 5 // 5"),
-    (lambda it: ch.attend(X[:, :3], X, [1.0], across=it), "value.type", "value // a torch.Tensor // list"),
+    (lambda it: ch.attend(X[:, :3], X, wrong([1.0]), across=it), "value.type", "value // a torch.Tensor // list"),
 )  # fmt: skip
 
 
