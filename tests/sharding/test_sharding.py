@@ -72,12 +72,12 @@ def test_positions_of_each_rank_may_be_given() -> None:
 X = torch.zeros(2, 5, 4)
 test_refusals = refusals(
     lambda options: ch.across(**{"tokens": 5} | options),
-    ({}, "across.world", f"{MOST_RANKS} // None // 0 //  torch.distributed.group.WORLD is None until "
+    ({}, "across.world", f"… // {MOST_RANKS} // … // None // 0 //  torch.distributed.group.WORLD is None until "
      "init_process_group."),
-    ({"world": 0}, "across.world", f"{MOST_RANKS} // 0 // 0 // "),
-    ({"world": 2, "rank": 2}, "across.world", f"{MOST_RANKS} // 2 // 2 // "),
+    ({"world": 0}, "across.world", f"… // {MOST_RANKS} // … // 0 // 0 // "),
+    ({"world": 2, "rank": 2}, "across.world", f"… // {MOST_RANKS} // … // 2 // 2 // "),
     ({"mesh": "cp"}, "across.mesh", "str"),
-    ({"mesh": 1, "world": 2}, "across.world"),
+    ({"mesh": 1, "world": 2}, "across.world", "…"),
     ({"world": 2, "tokens": -1}, "length.negative", "tokens // -1"),
     ({"world": 2, "layout": "snake"}, "across.layout", '"balanced", "contiguous", "zigzag" // \'snake\''),
     ({"world": 2, "layout": 3}, "across.layout", "int"),
@@ -90,12 +90,12 @@ test_refusals = refusals(
 test_what_a_sharding_refuses = refusals(
     lambda call: call(ch.across(world=2, tokens=5)),
     *((lambda it, at=at: it.positions_of(at), "across.no-rank", f"1 // {at!r}") for at in (2, -1, 1.0, True, None)),
-    (lambda it: it.shard(X, dim=3), "across.rows", "all ranks together have 5 // (2, 5, 4) // 3"),
-    (lambda it: it.shard(X[:, :4]), "across.rows", "all ranks together have 5 // (2, 4, 4) // -2"),
-    (lambda it: ch.attend(*[X[:, :3]] * 3, across=it), "across.group", "2"),
-    (lambda it: it.gather(X[:, :3]), "across.group", "2"),
-    (lambda it: ch.attend(X[:, :3], X, X, across=it), "across.rows", "key // 0 // 3 // 5 // 5"),
-    (lambda it: ch.attend(X[:, :3], X, wrong([1.0]), across=it), "value.type", "value // a torch.Tensor // list"),
+    (lambda it: it.shard(X, dim=3), "across.rows", "all ranks together have // 5 // (2, 5, 4) // 3"),
+    (lambda it: it.shard(X[:, :4]), "across.rows", "all ranks together have // 5 // (2, 4, 4) // -2"),
+    (lambda it: ch.attend(*[X[:, :3]] * 3, across=it), "across.group", "2 // …"),
+    (lambda it: it.gather(X[:, :3]), "across.group", "2 // …"),
+    (lambda it: ch.plan(X[:, :3], X, X, across=it), "across.rows", "key // 0 // 3 // 5 // 5"),
+    (lambda it: ch.plan(X[:, :3], X, wrong([1.0]), across=it), "value.type", "value // a torch.Tensor // list"),
 )  # fmt: skip
 
 
