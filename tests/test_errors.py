@@ -429,7 +429,7 @@ CHECKS = [
         "torch.float32",
     ),
     (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[True]), "heads.type", "[True]"),
-    (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[0, 0]), "heads.value", "[0, 0]"),
+    (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[0, 0]), "heads.value", " // [0, 0]"),
     (lambda: ch.MultiHeadAttention(0, num_heads=2), "argument.size", "embed_dim // 0"),
     (lambda: ch.effects(LAYER, "a text", torch.sum), "inputs.type", "str"),
 ]
