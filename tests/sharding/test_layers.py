@@ -136,7 +136,7 @@ def test_what_layers_take_and_refuse() -> None:
     assert last[4].startswith(
         "ShapeError [across.rows] rank 1 has 14 tokens; got a tensor of shape"
     )
-    assert first[5].startswith("RankError [across.differ] the calls of the ranks differ: ")
+    assert first[5].startswith("RankError [across.differ] the calls of the ranks differ. ")
     assert last[5].startswith("RankError [across.differ]")
     assert first[6].startswith("RankError [across.rank] rank 1 refused this call: [watch.across]")
     assert last[6].startswith(
