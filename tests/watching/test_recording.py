@@ -284,7 +284,6 @@ CACHES: dict[str, Any] = {
     "fixed": lambda: ch.layers.FixedCache(12),
     "sliding": lambda: ch.layers.SlidingCache(3),
     "sliding, with room": lambda: ch.layers.SlidingCache(3, spare=4),
-    "quantised": ch.layers.QuantisedCache,
 }
 
 

@@ -145,8 +145,7 @@ class MultiHeadAttention(AttentionLayer):
                 of the context, if there is one. The real tokens of a row are counted from 0.
             positions: whole numbers, (tokens,) or (batch, tokens): the positions of the tokens of x, by
                 which the parts go, for tokens whose position is not their index, such as a tree of
-                drafts; or (axes, batch, tokens), for a part that goes by several, as M-RoPE does. Masks go
-                by the index all the same. None counts the tokens.
+                drafts. Masks go by the index all the same. None counts the tokens.
             cache: keys and values of the tokens before, of this layer only; see
                 `clearhead.layers.Cache`. Or a `CacheBundle`; the layer uses its own cache in it.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any

@@ -21,10 +21,6 @@ class Part(nn.Module):
     a KV cache; `attend_options` for the options of `clearhead.attend`; `transform_context` once
     every head has its context.
 
-    Attributes:
-        position_axes: how many positions a token has for the part. Where a call gives several, one with
-            1 gets the first of them.
-
     Example:
         >>> import torch, clearhead as ch
         >>> class Doubled(ch.layers.Part):
@@ -39,8 +35,6 @@ class Part(nn.Module):
         True
     """
 
-    position_axes: int = 1
-
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -49,8 +43,7 @@ class Part(nn.Module):
         Args:
             query: (batch, num_heads, query_len, head_dim).
             key: (batch, num_kv_heads, kv_len, head_dim).
-            query_positions: int64, (query_len,) or (batch, query_len), in tokens; with several
-                `position_axes` also (axes, batch, query_len).
+            query_positions: int64, (query_len,) or (batch, query_len), in tokens.
             key_positions: the positions of the keys, in the same form.
         """
         return query, key
