@@ -96,13 +96,7 @@ def refusal(
     of = type(args[0]).__name__ if is_method else ""
     if not of or called.__name__ not in ("__init__", "forward"):
         of = f"{of}.{called.__name__}".lstrip(".")
-    name = name or of
-    way_out = ""
-    if is_method and "MultiHeadAttention" in (kind.__name__ for kind in type(args[0]).mro()):
-        way_out = " A module of another library becomes a layer by clearhead.convert."
-    return ArgumentTypeError(
-        "argument.words", f"{name} takes {hint_at(own, args, kwargs)}.{way_out}"
-    )
+    return ArgumentTypeError("argument.words", f"{name or of} takes {hint_at(own, args, kwargs)}.")
 
 
 def hint_at(

@@ -41,7 +41,6 @@ from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.sharding.dtensors import local_tokens
 from clearhead.sharding.sharding import Sharding
 
 
@@ -259,8 +258,6 @@ class AttentionLayer(nn.Module, ABC):
 
         def check() -> tuple[LayerCall, str]:
             """Return the checked call of this rank, and text that must be equal on all ranks; or raise."""
-            here = local_tokens("x", x, pair[0])
-            there = local_tokens("context", context, pair[1])
             also = [name for name, other in alone.items() if other is not None]
             if also:
                 raise UnsupportedError(
@@ -268,7 +265,7 @@ class AttentionLayer(nn.Module, ABC):
                     f"across= goes without {', '.join(alone)}; got {', '.join(also)}. Padding of all "
                     "tokens is mask=clearhead.padding(…).",
                 )
-            call = AttentionLayer._check_call(self, here, there, mask=mask)
+            call = AttentionLayer._check_call(self, x, context, mask=mask)
             call = call._replace(form=Form(x, pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")

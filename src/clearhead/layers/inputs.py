@@ -28,7 +28,6 @@ from clearhead.masks.algebra import hides_later
 from clearhead.masks.base import Mask
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
-from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
 
 
@@ -49,7 +48,7 @@ class Form(NamedTuple):
     """The form in which x was given, which the output has as well.
 
     Attributes:
-        x: as it was given, which may be a DTensor.
+        x: as it was given.
         held: which ranks hold the tokens of x, and those of the source; None without across=.
     """
 
@@ -57,9 +56,8 @@ class Form(NamedTuple):
     held: tuple[Sharding, Sharding] | None = None
 
     def restore(self, output: Tensor) -> Tensor:
-        """Return an output (batch, tokens, width) in this form: without a batch, or as a DTensor, if x was so."""
-        output = output if self.x.ndim == 3 else output[0]
-        return output if self.held is None else as_given(output, self.x, self.held[0])
+        """Return an output (batch, tokens, width) in this form: without a batch if x was so."""
+        return output if self.x.ndim == 3 else output[0]
 
 
 class LayerCall(NamedTuple):

@@ -256,14 +256,15 @@ class OutputGate(Part):
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         """Return a new context, each head times its gate of x.
 
-        Raises ShapeError, code `gate.shape`, for other heads or widths; batch and query_len are not compared.
+        Raises ShapeError, code `gate.shape`, for other heads, widths, samples or tokens.
         """
-        (_, heads, _, width), wanted = context.shape, self.projection.in_features
-        if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
+        batch, heads, tokens, width = context.shape
+        expected = (batch, tokens, self.projection.in_features)
+        if heads != self.num_heads or x.shape != expected or self.width not in (1, width):
             raise ShapeError(
                 "gate.shape",
-                f"this gate is for {self.num_heads} heads of width {self.width} and an x of width "
-                f"{wanted}; got {heads} of width {width}, and x of width {x.shape[-1]}.",
+                f"this gate is for {self.num_heads} heads of width {self.width} and an x of shape "
+                f"{expected}; got {heads} of width {width}, and x of shape {tuple(x.shape)}.",
             )
         gate = torch.sigmoid(self.projection(x))
         return context * gate.unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.attention.biases import Bias, ByPair, as_bias
+from clearhead.attention.biases import Bias, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
 from clearhead.masks.algebra import And, Not, Or
@@ -101,7 +101,7 @@ class MaskByPosition(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class BiasByPosition(ByPair):
+class BiasByPosition(Bias):
     """A bias that gets the positions of queries and keys instead of their columns."""
 
     bias: Bias

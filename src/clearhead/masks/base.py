@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,14 +117,6 @@ class Mask(Filed, ABC):
         """Return the run of keys that every query sees, if all see exactly these; None if not or unknown, as here."""
         return None
 
-    def columns(self) -> Iterator["Mask"]:
-        """Yield the parts of the expression that hide the same keys from every query, in no short runs; here none."""
-        return iter(())
-
-    def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
-        """Return what `known` has for this mask, by identity, or the mask itself; combinations replace their parts."""
-        return known.get(self, self)
-
     def sizes(self) -> tuple[int, int] | None:
         """Return the query_len and kv_len that the mask fixes, or None if it fits any, as here."""
         return None
@@ -203,8 +195,8 @@ class Mask(Filed, ABC):
         """Return the map of the blocks of the tokens × tokens matrix: each is empty, partial or full.
 
         Counted from the spans, in O(tokens + blocks) time and memory as long as a query sees few separate runs of
-        keys. A mask that holds a tensor of tokens × tokens, documents whose ids keep coming back, or many sets of
-        keys with holes is read in chunks of queries instead; tokens × tokens is never materialised.
+        keys. A mask that holds a tensor of tokens × tokens, documents whose ids keep coming back, or padding with
+        holes is read in chunks of queries instead; tokens × tokens is never materialised.
 
         Args:
             query_len: number of queries, in tokens.
