@@ -274,7 +274,6 @@ class ChosenLayers:
         self.wanted = None if given is None else known
         self.globs = [each for each in known if isinstance(each, str)]
         self.numbers = [each for each in known if isinstance(each, int)]
-        self.from_end = [each for each in self.numbers if each < 0]
         if given is not None and not known:
             raise ArgumentError(
                 "layers.value",
@@ -289,24 +288,22 @@ class ChosenLayers:
         """Return what was chosen, for a message: " of 'encoder.*', 5", or "" for all."""
         return f" of {', '.join(map(shown, self.wanted))}" if self.wanted else ""
 
-    def has(
-        self, path: str, place: int | None = None, count: int = 0, *, so_far: bool = False
-    ) -> bool:
+    def has(self, path: str, place: int | None = None, count: int | None = None) -> bool:
         """Return True for a module that is watched, by its path or its place among those that attend.
 
         Args:
             path: of the module.
             place: in the order in which they first attend.
-            count: the number of modules that attend.
-            so_far: True if more modules may attend later; a module that a negative number may then name counts too.
+            count: the number of modules that attend; None while more may follow, any of which a negative number may
+                name.
         """
         if self.wanted is None or any(fnmatchcase(path, each) for each in self.globs):
             return True
         if place is None:
             return False
-        end = place - count
-        behind = so_far and any(each <= end for each in self.from_end)
-        return place in self.numbers or end in self.from_end or behind
+        if count is None:
+            return place in self.numbers or min(self.numbers, default=0) < 0
+        return place in self.numbers or place - count in self.numbers
 
     def check(self, model: str, attended: Collection[str]) -> None:
         """Refuse a glob or a number that none of the modules that attended has.

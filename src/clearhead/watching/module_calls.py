@@ -18,8 +18,8 @@ from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.continuing import Continuation, Continuations, Text, pieces_of
-from clearhead.watching.stitching import assembled, stitch
+from clearhead.watching.continuing import Continuations
+from clearhead.watching.stitching import stitch
 
 _numbers = count()
 
@@ -32,9 +32,8 @@ class Keys:
 
     def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
         """Store the first keys, and their values if kept, as copies unless `copy` is False, and the ids of the keys."""
-        self._rooms = [each.clone() if copy else each for each in held]
+        self._pieces = [[each.clone() if copy else each for each in held]]
         self._tokens = tokens
-        self.length = held[0].shape[2]
 
     def take_tokens(self, start: int, tokens: Tensor | None) -> None:
         """Add the ids of keys from `start` on, (batch, keys), beyond the known ones; None forgets all for good."""
@@ -51,24 +50,16 @@ class Keys:
 
     def part(self, start: int, count: int) -> list[Tensor]:
         """Return views of `count` keys from `start` on, (batch, num_kv_heads, count, dim), and their values if kept."""
-        return [room[:, :, start : start + count] for room in self._rooms]
+        if len(self._pieces) > 1:
+            with torch.inference_mode(False):  # what is kept outlives it
+                self._pieces = [
+                    [torch.cat(each, dim=2) for each in zip(*self._pieces, strict=True)]
+                ]
+        return [each[:, :, start : start + count] for each in self._pieces[0]]
 
     def append(self, new: list[Tensor]) -> None:
-        """Append new keys, and their values if kept; memory that is full is replaced."""
-        total = self.length + new[0].shape[2]
-        for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
-            if total > room.shape[2]:
-                room = more.new_empty(*more.shape[:2], 2 * total, more.shape[3])
-                room[:, :, : self.length] = self._rooms[number][:, :, : self.length]
-                self._rooms[number] = room
-            room[:, :, self.length : total] = more
-        self.length = total
-
-    def trim(self) -> None:
-        """Free the memory that was reserved and not used, in place, by copying what is used."""
-        for number, room in enumerate(self.part(0, self.length)):
-            if self._rooms[number].shape[2] > self.length:
-                self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
+        """Append copies of new keys, and of their values if kept."""
+        self._pieces.append([each.clone() for each in new])
 
 
 # calls are compared by identity, because a comparison of their tensors has no single truth value
@@ -90,8 +81,8 @@ class Call:
     """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
     no_gradient: Tensor | None = None
     """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
-    link: Continuation | None = None
-    """The link to the call before; None if it does not continue it."""
+    link: int | None = None
+    """The number of keys of the call before that come before those of this one; None if it does not continue it."""
     handed_on: Tensor | None = None
     """The context of the kept heads as the model used it, where that is kept."""
     made: AttentionMatrix | None = None
@@ -186,11 +177,8 @@ class Calls(Generic[Kept]):
         """Return the calls that are kept with their graphs, in order; [] unless they are matrices."""
         return []
 
-    def returned(self, sequences: Tensor) -> "Calls[Kept] | str | None":
-        """Return the calls of the sequences that a generation returned; None here, as these are no matrices."""
-
     def close(self) -> None:
-        """Free the memory reserved for more calls; here a no-op."""
+        """Forget what is needed only while calls are added; here a no-op."""
 
     def describe(self) -> str:
         """Return the one object in a line; or the first call, and why there is no such object."""
@@ -232,7 +220,7 @@ class Matrices(Calls[Kept]):
         *,
         graph: bool = False,
         tokens: Tensor | None = None,
-        link: Continuation | None = None,
+        link: int | None = None,
     ) -> Call:
         """Append a call, or a matrix, which is stored as it is, and return it as stored; mask and bias must be copies.
 
@@ -251,9 +239,10 @@ class Matrices(Calls[Kept]):
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
         versions = [(each, each._version) for each in (query, *held)] if shared else []
-        if link is not None and not shared and self._is_same(link, call):
-            keys, start = self._calls[-1].keys, self._calls[-1].start + link.start
-            keys.append([each[:, :, link.shared :] for each in held])
+        before = self._calls[-1] if self._calls and not shared else None
+        if link is not None and before is not None and before.problem.key.dtype == key.dtype:
+            keys, start = before.keys, before.start + link
+            keys.append([each[:, :, before.kv_len - link :] for each in held])
             keys.take_tokens(start, tokens)
         else:
             keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
@@ -262,22 +251,13 @@ class Matrices(Calls[Kept]):
         self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
 
-    def _is_same(self, link: Continuation, call: Problem) -> bool:
-        """Return True if a call continues the end of the call before, row by row, with the same dtype."""
-        own = torch.arange(call.batch, device=call.device)
-        before = self._calls[-1].problem.key
-        alike = before.shape[0] == call.batch and before.dtype == call.key.dtype
-        return alike and link.is_last and torch.equal(link.rows, own)
-
     def graphs(self) -> list[Call]:
         """Return the calls that are kept with their graphs, in order; [] if none is."""
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
-        """Free the memory reserved for more keys, and drop the other modules that are not needed for stitching."""
+        """Drop the other modules that are not needed for stitching."""
         self._others = self._of_the_text()
-        for call in self._calls:
-            call.keys.trim()
 
     def _of_the_text(self) -> list["Matrices[Any]"]:
         """Return, for cross-attention, a list of the last module with self-attention of the same queries; or []."""
@@ -325,48 +305,6 @@ class Matrices(Calls[Kept]):
                     found._tokens = tokens
             self._stitched = list(self._calls), found
         return self._stitched[1]
-
-    def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
-        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none, as text.
-
-        None if the ids that the calls read are not known.
-
-        Args:
-            sequences: token ids, (batch, len); the model did not read the last one.
-        """
-        text = next(iter(self._of_the_text()), self)._calls
-        texts = read_texts(text)
-        if texts is None:
-            return None
-        pieces = pieces_of(sequences, texts)
-        if isinstance(pieces, str):
-            return pieces
-        found = assembled([call.matrix() for call in self._calls], pieces)
-        if isinstance(found, str):
-            return found
-        if not found.problem.cross:
-            found._tokens = sequences[:, : found.kv_len]
-        made = type(self)()
-        made._calls = [
-            Call(found.problem, Keys(found.problem.key, copy=False), 0, found.kv_len, made=found)
-        ]
-        return made
-
-
-def read_texts(calls: Sequence[Call]) -> list[Text] | None:
-    """Return the text that each call of self-attention read so far; None if ids are not known, or one is cross."""
-    texts: list[Text] = []
-    for call in calls:
-        before, link = texts[-1:], call.link
-        ids = call.keys.tokens(call.start, call.kv_len)
-        if ids is None or ids.shape[1] < call.kv_len or call.problem.cross:
-            return None
-        if link is not None and before:
-            # Keys that a window has dropped are those of the call before.
-            earlier = before[0].ids[link.rows.to(ids.device)]
-            ids = torch.cat([earlier[:, : before[0].start + link.start], ids], dim=1)
-        texts.append(Text(ids, ids.shape[1] - call.kv_len, call.problem.query_len))
-    return texts
 
 
 class Accumulated(Calls[Totals]):

@@ -14,13 +14,9 @@ from torch import Tensor, nn
 from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
-from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.summary import Summary
-from clearhead.matrix.totals import Totals
 from clearhead.watching.finding import ChosenLayers, read_heads
 from clearhead.watching.kept_by_path import Keep
-from clearhead.watching.recording import Result
 from clearhead.watching.token_ids import TokenIds
 from clearhead.watching.watcher import Wanted, Watch
 
@@ -52,23 +48,11 @@ def watch(
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
-    model: nn.Module, *, keep: Literal["contexts"], **options: Unpack[WatchOptions]
-) -> Watch[Contexts]: ...
-@overload
-def watch(
-    model: nn.Module, *, keep: Literal["summary"], **options: Unpack[WatchOptions]
-) -> Watch[Summary]: ...
-@overload
-def watch(
-    model: nn.Module, *, keep: Literal["total"], **options: Unpack[WatchOptions]
-) -> Watch[Totals]: ...
-@overload
-def watch(
     model: nn.Module,
     *,
-    keep: Callable[[str, AttentionMatrix], Result],
+    keep: Keep | Callable[[str, AttentionMatrix], Any],
     **options: Unpack[WatchOptions],
-) -> Watch[Result]: ...
+) -> Watch[Any]: ...
 @with_hints
 def watch(
     model: nn.Module,

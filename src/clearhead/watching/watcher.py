@@ -19,7 +19,7 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.continuing import Continuation, Continuations
+from clearhead.watching.continuing import Continuations
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
@@ -184,8 +184,12 @@ class Watch(Drawn, Generic[Kept]):
             raise
         with self._lock:
             self._copies.clear()
-            if self._layers.from_end:
-                self._forget_early(so_far=False)
+            count = len(self._attended)
+            for place, name in enumerate(self._attended):
+                if not self._layers.has(
+                    name, place, count
+                ):  # a number from the end was not known before
+                    self.seen._modules.pop(name, None)
             self.seen._close(self._missing())
         if error is None:
             self._raise_trouble()
@@ -211,12 +215,9 @@ class Watch(Drawn, Generic[Kept]):
         with self._lock:
             if name in self._parts.holding:
                 return None  # it is listed as missing
-            is_new = name not in self._attended
             self._attended[name] = self._attended.get(name, 0) + 1
             place = self._places.setdefault(name, len(self._places))
-            if is_new and self._layers.from_end:
-                self._forget_early(so_far=True)
-            if not self._layers.has(name, place, len(self._attended), so_far=True):
+            if not self._layers.has(name, place):
                 return None
             self.seen._numbers[name] = place
             try:
@@ -293,7 +294,7 @@ class Watch(Drawn, Generic[Kept]):
         return take
 
     def _known_of(
-        self, problem: Problem, name: str, link: Continuation | None
+        self, problem: Problem, name: str, link: int | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the ids of a call's keys, (batch, kv_len), and the key of each first token, (batch, 1).
 
@@ -304,16 +305,6 @@ class Watch(Drawn, Generic[Kept]):
         if self._wanted.keep not in ("summary", "total"):
             return tokens, None
         return tokens, self._ids.first_of(problem, name, self._links.prints.get(name))
-
-    def _forget_early(self, *, so_far: bool) -> None:
-        """Drop the records of modules that can no longer be among the requested layers, which count from the end.
-
-        With `so_far` more modules may attend later.
-        """
-        count = len(self._attended)
-        for place, name in enumerate(self._attended):
-            if not self._layers.has(name, place, count, so_far=so_far):
-                self.seen._modules.pop(name, None)
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
         """Note a module that starts to run, its arguments and ids; the model itself begins a run.

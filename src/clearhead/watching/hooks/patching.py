@@ -188,42 +188,23 @@ def _set(holder: Any, name: Any, value: Any) -> None:
 
 
 class Loaded:
-    """The namespaces of the loaded modules, and which of them changed since the last search.
-
-    What is done at every watch runs in C: there are thousands of modules.
-    """
+    """The namespaces of the loaded modules, and which of them changed since the last search."""
 
     def __init__(self) -> None:
-        self._modules: list[Any] = []  # held, so that no other has the id of one of them
-        self._ids: list[int] = []
-        self._names: list[dict[str, Any]] = []
-        self._sizes: list[int] = []
+        # Held, so that no other has the id of one of them.
+        self._known: dict[int, tuple[dict[str, Any], int]] = {}
 
     def changed(self) -> list[dict[str, Any]]:
         """Return the namespaces that are new, or have more or fewer names than at the last search; [] if none."""
-        modules = list(sys.modules.values())
-        if list(map(id, modules)) == self._ids and list(map(len, self._names)) == self._sizes:
-            return []
-        known = {id(names): size for names, size in zip(self._names, self._sizes, strict=True)}
-        found = (namespace(each) for each in modules)
-        changed = [
-            names for names in found if names is not None and known.get(id(names)) != len(names)
+        every = [
+            names for each in list(sys.modules.values()) if (names := namespace(each)) is not None
         ]
-        if not changed:  # a module came that has no namespace, or one went
-            self._take(modules)
-        return changed
+        self._known = {id(each): self._known.get(id(each), (each, -1)) for each in every}
+        return [each for each in every if self._known[id(each)][1] != len(each)]
 
     def know(self, changed: list[dict[str, Any]]) -> None:
-        """Store the sizes of all loaded namespaces as searched; no-op if `changed` is empty."""
-        if changed:
-            self._take(list(sys.modules.values()))
-
-    def _take(self, modules: list[Any]) -> None:
-        """Remember these modules, their namespaces and the sizes of the namespaces."""
-        # As many entries as there are modules, also where one has no namespace.
-        names = [{} if (found := namespace(each)) is None else found for each in modules]
-        self._modules, self._ids = modules, list(map(id, modules))
-        self._names, self._sizes = names, list(map(len, names))
+        """Store the sizes of these namespaces as searched."""
+        self._known |= {id(each): (each, len(each)) for each in changed}
 
 
 _OF_MODULES: Any = vars(types.ModuleType)["__dict__"]
