@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,8 +19,6 @@ from clearhead._common.lazy import importing
 from clearhead._common.writing import place_of, replacing
 from clearhead._text import format_bytes, shown
 from clearhead.errors import FileError, UnsupportedError, because_of
-from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.encoding import Encoder, Record, decode
 
 VERSION = 1
@@ -163,20 +160,7 @@ def read_seen(path: str | os.PathLike[str]) -> Record:
     record = read(path)
     if not isinstance(record, Record):
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
-    for name, numbers in (record.heads or {}).items():
-        record.calls[name] = [_with_heads(call, tuple(numbers)) for call in record.calls[name]]
     return record
-
-
-def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
-    """Return a copy of a call, matrix or summary, with the numbers of its heads set; tensors are shared."""
-    if not isinstance(call, AttentionMatrix):
-        return replace(call, heads=numbers)
-    problem = call.problem
-    part = MatrixPart(heads=torch.tensor(numbers, device=problem.device))
-    numbered = AttentionMatrix._of(problem.replace(part=part), call._value)
-    numbered._context = call._context
-    return numbered
 
 
 def _safetensors() -> Any:

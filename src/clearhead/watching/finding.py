@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_int, as_place, check_head_numbers, check_sizes
+from clearhead._common.checks import as_int, as_place, check_head_numbers
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
@@ -109,24 +109,18 @@ def _places(given: int | Tensor | None, length: int, axis: int, sample: int) -> 
 
 
 @with_hints
-def image_numbers(
-    tokens: Sequence[str | int] | Tensor, image_token: str | int, patches: int | None = None
-) -> Tensor:
+def image_numbers(tokens: Sequence[str | int] | Tensor, image_token: str | int) -> Tensor:
     """Return the number of the image that each token is a patch of, int64, −1 for other tokens.
 
     `mass` and `summary` take them as sets of keys; `edit` and `Seen.find` take the patches of an image, `numbers == 0`.
 
     Args:
         tokens: strings or ids, (len,), or a tensor of ids, (len,) or (batch, len).
-        image_token: the string or id that a model replaces by a patch, such as `processor.image_token_id`.
-        patches: the number of patches of each image; None if there are other tokens between images.
+        image_token: the string or id that a model replaces by a patch, such as `processor.image_token_id`. There must
+            be other tokens between images.
 
     Returns:
         (len,) or (batch, len).
-
-    Raises:
-        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, unless each row has `patches`
-            image tokens for every image.
 
     Example:
         >>> import torch, clearhead as ch
@@ -137,15 +131,8 @@ def image_numbers(
     if not isinstance(tokens, Tensor):
         equal = [each == image_token for each in tokens]
     is_patch = torch.as_tensor(equal, dtype=torch.bool)
-    if patches is not None:
-        check_sizes(patches=patches)
-        if bool((is_patch.sum(dim=-1) % patches).any()):
-            raise ArgumentError(
-                "argument.size",
-                f"patches={patches} must divide the number of image tokens in each row.",
-            )
-    starts = is_patch if patches else is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
-    numbers = (starts.cumsum(dim=-1) - 1) // (patches or 1)
+    starts = is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
+    numbers = starts.cumsum(dim=-1) - 1
     return numbers.masked_fill(~is_patch, -1)
 
 
@@ -208,21 +195,13 @@ def path_of_layer(layer: object, paths: Mapping[int, str]) -> str:
     every = list(paths.values())
     if isinstance(layer, str) and layer in every:
         return layer
-    if not isinstance(layer, int) or isinstance(layer, bool):
-        known = ", ".join(repr(each) if each else "'' (the model itself)" for each in every)
-        raise SelectionError(
-            "watch.layer", f"no module {shown(layer)} attended; these did: {known or 'none'}."
-        )
-    if layer in paths:
-        return paths[layer]
-    if -len(every) <= layer < 0:
-        return every[layer]
-    if list(paths) == list(range(len(every))):
-        raise SelectionError("watch.layer", f"{len(every)} modules attended; there is no {layer}.")
-    kept = ", ".join(f"{number} ({path!r})" for number, path in paths.items())
+    number = as_int(layer)
+    if number is not None and (number in paths or -len(every) <= number < 0):
+        return paths[number] if number in paths else every[number]
+    known = ", ".join(f"{at} ({path!r})" for at, path in paths.items())
     raise SelectionError(
         "watch.layer",
-        f"layer {layer} of the model was not watched; these were, by their numbers in the model: {kept}.",
+        f"layer {shown(layer)} of the model was not watched; these were: {known or 'none'}.",
     )
 
 

@@ -106,7 +106,7 @@ def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
     is all bias.
 
     Returns:
-        bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0.
+        bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0 without a gradient.
 
     Example:
         >>> import torch
@@ -120,7 +120,8 @@ def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
     hidden = tensor <= torch.finfo(tensor.dtype).min
     hides = bool(hidden.any())
     rest = tensor.masked_fill(hidden, 0.0) if hides else tensor
-    return ~hidden if hides else None, rest if bool((rest != 0).any()) else None
+    adds = rest.requires_grad or bool((rest != 0).any())
+    return ~hidden if hides else None, rest if adds else None
 
 
 def _alike(tensor: Tensor, dim: int) -> bool:

@@ -89,20 +89,6 @@ class Call:
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields to copy or to pickle.
-
-        Raises:
-            WatchError: code `watch.copy`, for a graph, which PyTorch copies no more than it pickles.
-        """
-        if self.graph:
-            raise WatchError(
-                "watch.copy",
-                'what watch(model, keep="gradients") keeps is the graph of a run, which can be neither '
-                "copied nor pickled; save(…) writes its matrices.",
-            )
-        return vars(self)
-
     def take(self, context: Tensor) -> Tensor:
         """Return the context, or with gradients on and no graph a copy that starts one; store its graph edge if any."""
         if torch.is_grad_enabled() and not context.requires_grad:

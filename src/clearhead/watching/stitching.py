@@ -27,7 +27,7 @@ from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.watching.mask_recovery import among, padding_of
 
-NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
+NOT_CAUSAL = "no causal mask, with or without padding, a window or pictures"
 DIFFERS = "a mask that differs from query to query"
 
 
@@ -165,7 +165,7 @@ def _described(first: Tensor, stop: Tensor) -> Mask | None:
     """Return a mask for the last queries of a text, or None if the pattern is not a known one.
 
     Each query sees the keys from its entry of `first` to that of `stop`, (batch or 1, query_len). The mask is causal,
-    with a window or in chunks if it has one; or causal, and whole within each picture.
+    with a window if it has one; or causal, and whole within each picture.
     """
     total = int(stop.max())
     before = total - first.shape[1]
@@ -180,10 +180,7 @@ def _described(first: Tensor, stop: Tensor) -> Mask | None:
         left = int((own - first).where(begin == own, 0).max())
         mask = causal() & sliding_window(left=left)
         if not _equal(first, (own - left).clamp(min=0).minimum(begin)):
-            chunk = torch.unique_consecutive(first[0], return_inverse=True)[1]
-            if before or not plain or not torch.equal(first[0], torch.searchsorted(chunk, chunk)):
-                return None
-            return documents(chunk) & causal() if _equal(first, first[:1]) else None
+            return None
     if plain:
         return mask
     return mask | documents(ends if len(ends) > 1 else ends[0]) if is_run else None

@@ -208,20 +208,18 @@ class Loaded:
 
 
 _OF_MODULES: Any = vars(types.ModuleType)["__dict__"]
-_DESCRIPTORS: dict[type, Any] = {types.ModuleType: _OF_MODULES}
 
 
 def namespace(module: Any) -> dict[str, Any] | None:
     """Return the namespace of an entry of sys.modules, not a copy, without running its code; None if it has none."""
-    kind = type(module)
-    descriptor = _DESCRIPTORS.get(kind)
-    if descriptor is None:
-        slots = (vars(parent).get("__dict__") for parent in kind.__mro__)
-        descriptor = next((each for each in slots if each is not None), None)
-        if issubclass(kind, types.ModuleType):
-            # Lazy modules answer with all that they could load.
-            descriptor = _OF_MODULES
-    if not isinstance(descriptor, types.GetSetDescriptorType | types.MemberDescriptorType):
+    try:
+        # Lazy modules answer with all that they could load.
+        is_module = issubclass(type(module), types.ModuleType)
+        names = (
+            _OF_MODULES.__get__(module)
+            if is_module
+            else object.__getattribute__(module, "__dict__")
+        )
+    except AttributeError:
         return None
-    names = descriptor.__get__(module)
     return names if isinstance(names, dict) else None

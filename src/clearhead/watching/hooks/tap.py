@@ -213,7 +213,7 @@ def is_guarded() -> bool:
 
 
 def read_inside(function: Callable[[], Any]) -> Problem:
-    """Run a function, unreported, and return the problem of the first call of attention that it makes; IndexError if none."""
+    """Run a function, unreported, and return the problem of its first call of attention; IndexError if it has none."""
     state, _state.inside = _state, []
     try:
         with guard():

@@ -118,20 +118,13 @@ def _edited_forward(*args: Any, **kwargs: Any) -> Any:
         return _forward(*args, **kwargs)
     call = _bind(FORWARD, args, kwargs)
     with tap.appending((call.bias_k is not None) + bool(call.add_zero_attn)):
-        return _edited_or_observed(*args, **kwargs)
-
-
-def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
-    """Return output and weights (or None) of a call; after an edit the weights are computed from the edited problem."""
-    edited = None
-    if _works_out_weights(*args, **kwargs):
-        edited = tap.edit(lambda: _read_forward(*args, **kwargs))
-    if edited is None:
-        return _observed_forward(*args, **kwargs)
-    output, _ = _without_weights(*args, **kwargs)
+        needed = _works_out_weights(*args, **kwargs)
+        edited = tap.edit(lambda: _read_forward(*args, **kwargs)) if needed else None
+        if edited is None:
+            return _observed_forward(*args, **kwargs)
+        output, _ = _without_weights(*args, **kwargs)
     with tap.guard():  # a softmax of ours is none of the model
         weights = matrix_of(edited.read()).dense()
-    call = _bind(FORWARD, args, kwargs)
     if call.average_attn_weights is not False:
         weights = weights.mean(dim=1)
     return output, weights[0] if call.query.ndim == 2 else weights
