@@ -27,7 +27,7 @@ from clearhead.watching.hooks import tap
 from clearhead.watching.watch import watch
 from tests.matrix.tensors import tensors_of
 from tests.refusals import assert_refused, refusals
-from tests.watching.models import IDS, Direct, Itself, Language, Stack, inputs
+from tests.watching.models import IDS, Direct, Language, Stack, inputs
 
 # Not a name of this module, which would be replaced as well.
 ORIGINAL = (F.scaled_dot_product_attention,)
@@ -417,9 +417,9 @@ def test_only_modules_are_watched(given: Any) -> None:
 @pytest.mark.parametrize(
     ("layer", "text"),
     [
-        ("third", "[watch.layer] no module 'third' attended; these did: 'first', 'second'."),
-        (2, "[watch.layer] 2 modules attended; there is no 2."),
-        (-3, "[watch.layer] 2 modules attended; there is no -3."),
+        ("third", "'third'"),
+        (2, "2"),
+        (-3, "-3"),
     ],
 )
 def test_unknown_layers(layer: str | int, text: str) -> None:
@@ -427,8 +427,7 @@ def test_unknown_layers(layer: str | int, text: str) -> None:
     with watch(model := Stack()) as seen:
         model(x)
     for ask in (seen.calls, seen.__getitem__):
-        with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
-            ask(layer)
+        assert_refused(lambda: ask(layer), "watch.layer", text, "0 ('first'), 1 ('second')")  # noqa: B023
 
 
 def test_several_calls_of_a_module() -> None:
@@ -443,7 +442,7 @@ def test_several_calls_of_a_module() -> None:
     for layer in ("first", 1):
         text = (
             f"[watch.several] {layer!r} attended 2 times, and not as rows of one matrix, since "
-            f"{reason}; calls({layer!r}) has them all, returned(sequences) the rows of a generation."
+            f"{reason}; calls({layer!r}) has them all."
         )
         with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
             seen[layer]
@@ -662,16 +661,6 @@ def test_inference_mode_now_and_then() -> None:
     assert value.grad is not None
 
 
-def test_modules_that_are_replaced_in_the_block_keep_the_path() -> None:
-    model, x = nn.Sequential(Itself(), Itself()), inputs(1, 2)[0]
-    with watch(model) as seen:
-        for _ in range(5):
-            model(x)
-            del model[1]
-            model.append(Itself())
-    assert {name: len(seen.calls(name)) for name in seen} == {"0": 5, "1": 5}
-
-
 def three_layers() -> nn.Sequential:
     return nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2) for _ in range(3)))
 
@@ -832,15 +821,8 @@ def test_a_name_that_is_not_there() -> None:
     x = inputs(1, 2)[0]
     with watch(model := Stack()) as seen:
         model(x)
-    assert seen.get("third") is None
-    assert seen.get("third", 3) == 3
-    assert seen.get(7) is None
+    assert (seen.get("third"), seen.get("third", 3), seen.get(7)) == (None, 3, None)
     assert seen.get("first") is seen[0]
-    with watch(model) as again:
-        model(x)
-        model(x + 1)
-    with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
-        again.get("first")
 
 
 def test_a_long_generation_takes_memory_that_grows_with_tokens() -> None:
