@@ -241,7 +241,7 @@ def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
         save_file(tensors, path, metadata={files.KEY: changed})
         with pytest.raises(ch.errors.FileError, match=re.escape(words)):
             ch.load(path)
-    call = head["content"]["calls"]["map"][0][1]["list"][0]
+    call = head["content"]["calls"]["map"]["one"]["list"][0]
     call["roles"] = None
     save_file(tensors, path, metadata={files.KEY: json.dumps(head)})
     with pytest.raises(ch.errors.FileError, match=r"has a summary of '.*' without roles"):
@@ -252,23 +252,21 @@ def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
     ("content", "text"),
     [
         ({"is": "full"}, "does not hold what a watch has seen."),
-        ({"map": [["seen", 3]]}, "does not hold what a watch has seen."),
+        ({"map": {"seen": 3}}, "does not hold what a watch has seen."),
         ({"keep": "pickle"}, "keep of a record must be typing.Literal['matrix', 'summary'"),
         ({"keep": []}, "the header holds something unknown: []"),
         ({"model": 3}, "model of a record must be str; the file gives int."),
-        ({"heads": {"list": [0, 1]}}, "heads of a record must be dict[str, typing.Any] | None"),
-        ({"heads": {"map": [["0", {"list": [0]}]]}}, "must have a number for each head"),
         ({"numbers": {"list": [0]}}, "must have a number for each layer; it gives [0]."),
-        ({"missing": {"list": [{"list": ["a"]}]}}, "named by path, kind, reason, way_out."),
+        ({"missing": {"list": [{"list": ["a"]}]}}, "missing of a record must be list["),
         ({"runs": -1}, "runs must be a count; the file gives -1."),
         ({"runs": "2"}, "runs of a record must be int | None; the file gives str."),
-        ({"calls": {"map": [["a", {"list": []}]]}}, "a AttentionMatrix for every call of 'a'."),
-        ({"calls": {"map": [["a", {"list": [{"is": "full"}]}]]}}, "for every call of 'a'."),
+        ({"calls": {"map": {"a": {"list": []}}}}, "a AttentionMatrix for every call of 'a'."),
+        ({"calls": {"map": {"a": {"list": [{"is": "full"}]}}}}, "for every call of 'a'."),
     ],
 )
 def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: Path) -> None:
     if not {"is", "map"} & content.keys():
-        empty = {"is": "record", "model": "M", "keep": "matrix", "calls": {"map": []}}
+        empty = {"is": "record", "model": "M", "keep": "matrix", "calls": {"map": {}}}
         content = empty | content
     path = tmp_path / "run.clearhead"
     header = json.dumps({"version": 1, "content": content})
@@ -347,4 +345,4 @@ def test_calls_that_are_no_rows_of_one_matrix_are_parts_of_their_own() -> None:
     assert [path for path, _ in found.parts()] == ["0", "1, call 0", "1, call 1"]
     assert [path for path, _ in found.parts([-2])] == ["0"]
     assert found.parts(["0"])[0][1] is found["0"]
-    assert_refused(lambda: found.parts([2]), "watch.layer", "2 // 2")
+    assert_refused(lambda: found.parts([2]), "watch.layer", "2 // 0 ('0'), 1 ('1')")

@@ -179,7 +179,7 @@ def _values(thing: Any) -> dict[str, Any]:
     if not isinstance(thing, AttentionMatrix):
         return {name: getattr(thing, name) for name in fields}
     problem = thing.problem
-    own = {"value": thing.value, "context": thing.context}
+    own: dict[str, Any] = {"value": thing.value, "context": thing.context}
     own["heads"] = None if thing.heads is None else numbers_of_heads(thing)
     every = {name: getattr(problem, name) for name in fields if name not in own}
     return every | own | {name: problem.restore(every[name]) for name in ("query", "key")}

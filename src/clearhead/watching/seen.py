@@ -386,8 +386,8 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     for name, calls in record.calls.items():
         for place, call in enumerate(calls):
             loaded._add(name, call, **({"place": place} if record.keep == "total" else {}))
-    loaded.tokens = record.tokens and tuple(record.tokens)
-    loaded.source_tokens = record.source_tokens and tuple(record.source_tokens)
+    texts: Any = record.tokens, record.source_tokens
+    loaded.tokens, loaded.source_tokens = (each and tuple(each) for each in texts)
     loaded._runs = record.runs or 0
     if record.numbers is not None:
         loaded._numbers = dict(zip(record.calls, record.numbers, strict=True))

@@ -40,8 +40,8 @@ def _works_out_weights(*args: Any, **kwargs: Any) -> bool:
 
 def _without_weights(*args: Any, **kwargs: Any) -> Any:
     """Return what `multi_head_attention_forward` returns for these arguments if no weights are needed."""
-    call: dict[str, Any] = dict(zip(FORWARD, args, strict=False)) | kwargs
-    return _forward(**call | {"need_weights": False})
+    call: Any = dict(zip(FORWARD, args, strict=False)) | kwargs | {"need_weights": False}
+    return _forward(**call)
 
 
 def _read_forward(*args: Any, **kwargs: Any) -> Problem:
