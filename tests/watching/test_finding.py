@@ -164,13 +164,6 @@ def test_layers_count_from_the_end(keep: Any, layers: Any, paths: list[str]) -> 
     assert all(len(found.calls(path)) == (1 if keep == "total" else 2) for path in paths)
 
 
-def test_a_layer_before_the_first_is_refused() -> None:
-    with pytest.raises(
-        ch.errors.WatchError, match="is number -4, counted from the end; these attended"
-    ):
-        three(layers=[-4])
-
-
 def test_heads_count_from_the_end() -> None:
     whole, found = three(), three(heads=[0, -1])
     assert found.head_numbers(0) == (0, 3)

@@ -15,8 +15,7 @@ import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
 from clearhead.watching.continuing import Continuations
-from clearhead.watching.module_calls import Calls, Matrices
-from clearhead.watching.recording import summarised
+from clearhead.watching.module_calls import Matrices
 from tests.drawing.page.test_photo import READERS
 
 
@@ -181,21 +180,6 @@ def test_what_is_no_growing_sequence() -> None:
         assert calls(*both).several() == f"call 1 has {bare}", mask
     sunk = calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.ones(2)))
     assert not sunk.several()
-
-
-def test_several_summaries_are_not_one() -> None:
-    calls: Calls[ch.types.Summary] = Calls()
-    calls.add(summarised(problem(), None))
-    assert calls.parts() == (calls.whole(),) == calls.all()
-    calls.add(summarised(problem(), None))
-    assert calls.several() == "a summary is of one call"
-    assert calls.parts() == calls.all()
-    assert len(calls.all()) == 2
-
-
-def problem() -> Problem:
-    query, key, value = torch.randn(3, 2, 3, 5, 7).unbind()
-    return make_problem(query, key, value)
 
 
 SMALL: Any = {
@@ -428,24 +412,6 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
     assert several(part(0, 1, mask=last), part(1, 3, mask=hidden)) == other
     rows = "call 0 has a mask that differs from query to query"
     assert several(part(0, 3, mask=ch.causal()), part(3, 5)) == rows
-
-
-def test_pictures_are_whole_in_one_causal_matrix() -> None:
-    """Queries of a picture see all of it; its place differs from sample to sample, and later steps are causal."""
-    query, key = torch.randn(2, 2, 2, 9, 5, dtype=torch.float64).unbind()
-    picture = torch.tensor([[0, 1, 1, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 3, 3, 4, 5, 6]])
-    for window in (None, 2):
-        base = ch.causal() if window is None else ch.causal() & ch.sliding_window(left=window)
-        mask = base | ch.documents(picture)
-        visible = mask.block(slice(0, 9), slice(0, 9), make_problem(query, key, key).extent)
-        calls = Linked()
-        for start, stop in ((0, 7), (7, 8), (8, 9)):
-            keys = key[:, :, :stop]
-            given = ch.dense(visible[..., start:stop, :stop])
-            calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=given))
-        assert not calls.several()
-        expected = ch.AttentionMatrix(query, key, mask=mask).dense()
-        torch.testing.assert_close(calls.whole().dense(), expected)
 
 
 def test_an_answer_about_a_picture_is_one_matrix() -> None:

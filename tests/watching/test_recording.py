@@ -101,15 +101,6 @@ def test_a_tensor_becomes_what_it_says(options: dict[str, Any], described: str |
     assert torch.equal(weights_of(copied), weights_of(asked))
 
 
-def test_a_bias_that_hides_is_a_mask_and_a_bias_that_does_not() -> None:
-    bias = torch.randn(5, 5).masked_fill(~PAST, -torch.inf)
-    asked = problem(bias=bias)
-    copied: Any = Copies().of(asked)
-    assert copied.mask.describe() == "causal()"
-    assert bool(copied.bias.tensor.isfinite().all())
-    torch.testing.assert_close(weights_of(copied), weights_of(asked))
-
-
 def test_the_padding_of_a_source_is_no_room_of_a_cache() -> None:
     """Keys of zeros behind the last one that is seen belong to a static cache; not in another text."""
     for cross in (False, True):
@@ -167,18 +158,6 @@ def test_a_head_that_is_not_there() -> None:
     text = r"^\[watch.heads\] heads=\[1, 3\] were asked for; attention has num_heads=3.$"
     with pytest.raises(WatchError, match=text):
         of_heads(problem(), [1, 3], "attention")
-
-
-def test_a_summary_counts_no_padding() -> None:
-    valid = torch.tensor([[True, True, True, False, False], [False, False, True, True, True]])
-    asked = problem(mask=ch.causal() & ch.padding(valid))
-    summary = summarised(asked, None)
-    expected = ch.roles(ch.AttentionMatrix(asked.query, asked.key, mask=asked.mask), queries=valid)
-    assert summary.roles is not None
-    torch.testing.assert_close(summary.roles.previous, expected.previous)
-    torch.testing.assert_close(summary.roles.first, expected.first)
-    everybody = ch.roles(ch.AttentionMatrix(asked.query, asked.key, mask=asked.mask))
-    assert ((everybody.first - expected.first).abs() > 0.01).any()
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (3, 7), (5, 101), (67, 67), (0, 5)])
