@@ -352,11 +352,6 @@ def test_texts_of_one_source_stay_apart(keep: Any) -> None:
         seen["model.decoder.layers.0.encoder_attn"]
     with pytest.raises(SelectionError, match="no self-attention of the same queries was seen"):
         alone[0]
-    with ch.watch(layer, keep=keep) as both:
-        for keys in (torch.ones(1, count, 8) for count in (6, 7)):
-            layer(x[:, :1], keys, keys)
-    with pytest.raises(SelectionError, match="to its own text and to a source at once"):
-        both[0]
 
 
 def test_queries_that_are_padding_stay_so_in_the_whole() -> None:

@@ -259,10 +259,6 @@ class ChosenLayers:
                 f"layers must hold globs or numbers, or be None for all; got {shown(given)}.",
             )
 
-    def __bool__(self) -> bool:
-        """Return False if all layers are watched."""
-        return self.wanted is not None
-
     def __str__(self) -> str:
         """Return what was chosen, for a message: " of 'encoder.*', 5", or "" for all."""
         return f" of {', '.join(map(shown, self.wanted))}" if self.wanted else ""

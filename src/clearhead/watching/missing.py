@@ -257,9 +257,7 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
         "watch.nothing-seen",
         f"{name} ran without a call of attention that can be seen: of\n"
         "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
-        "attention interface of transformers.\n"
-        "  - a model with code of its own for the softmax of the scores is not seen\n"
-        f"  - code that torch.compile has compiled is not seen{listed(missing)}",
+        f"attention interface of transformers; or torch.compile has compiled it.{listed(missing)}",
     )
 
 

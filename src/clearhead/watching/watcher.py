@@ -91,20 +91,11 @@ class Watch(Drawn, Generic[Kept]):
         self._tokens = options.get("tokens"), options.get("source_tokens")
         has_tokens = any(each is not None for each in self._tokens)
         if has_tokens and keep not in ("summary", "total"):
-            raise ArgumentError(
-                "tokens.keep",
-                'tokens are for the roles; they go with keep="summary" or keep="total".',
-            )
+            raise ArgumentError("tokens.keep", 'tokens go with keep="summary" or keep="total".')
         if values and keep in ("contexts", "summary", "total"):
-            raise ArgumentError(
-                "values.keep",
-                f'values go with keep="matrix" or a function; keep={keep!r} holds none.',
-            )
+            raise ArgumentError("values.keep", f"values go with matrices; {keep!r} holds none.")
         if contexts and self._kind in ("summary", "function"):
-            raise ArgumentError(
-                "contexts.keep",
-                'contexts go with keep="matrix", "gradients" or "total".',
-            )
+            raise ArgumentError("contexts.keep", 'contexts go with keep="matrix" or keep="total".')
         TokenIds(model, *self._tokens)  # checks the ids
         self._strict = options.get("strict", False)
         self._given = [name for name in ("values", "contexts") if options.get(name)]

@@ -191,14 +191,18 @@ class Loaded:
     """The namespaces of the loaded modules, and which of them changed since the last search."""
 
     def __init__(self) -> None:
+        self._modules: list[Any] = []
         # Held, so that no other has the id of one of them.
         self._known: dict[int, tuple[dict[str, Any], int]] = {}
 
     def changed(self) -> list[dict[str, Any]]:
         """Return the namespaces that are new, or have more or fewer names than at the last search; [] if none."""
-        every = [
-            names for each in list(sys.modules.values()) if (names := namespace(each)) is not None
-        ]
+        modules = list(sys.modules.values())
+        same = list(map(id, modules)) == list(map(id, self._modules))
+        if same and all(len(names) == size for names, size in self._known.values()):
+            return []
+        self._modules = modules
+        every = [names for each in modules if (names := namespace(each)) is not None]
         self._known = {id(each): self._known.get(id(each), (each, -1)) for each in every}
         return [each for each in every if self._known[id(each)][1] != len(each)]
 
