@@ -174,26 +174,6 @@ def test_a_summary_of_every_size(lengths: tuple[int, int]) -> None:
     assert summary.pooled.shape[-2:] == (min(64, lengths[0]), min(64, lengths[1]))
 
 
-@pytest.mark.parametrize("valid", [None, torch.tensor([[True] * 5, [True] * 3 + [False] * 2])])
-def test_a_cache_of_fixed_length_is_seen_as_one_that_grows(valid: Tensor | None) -> None:
-    # Its room has no place in the text, and the length that it masks by is written to at each step.
-    layer = ch.MultiHeadAttention(
-        8, num_heads=2, mask=ch.causal(), parts=[ch.layers.ScoreBias(ch.alibi(2))]
-    )
-    x = torch.randn(2, 7, 8)
-    for keep in ("matrix", "summary"):
-        tables = []
-        for cache in (ch.layers.GrowingCache(), ch.layers.FixedCache(19)):
-            with torch.no_grad(), ch.watch(layer, keep=keep) as seen:
-                layer(x[:, :5], cache=cache, valid=valid)
-                layer(x[:, 5:], cache=cache)
-            tables.append(seen.table())
-            assert [call.kv_len for call in seen.calls(0)] == [5, 7]
-        for one, other in zip(*tables, strict=True):
-            assert one[:3] == other[:3]
-            assert one[3:6] == pytest.approx(other[3:6])
-
-
 def test_padding_behind_a_prefix_of_keys() -> None:
     # Prefix tuning, or a prompt in chunks: the queries are the last of the keys.
     query, key = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 5, 4)
