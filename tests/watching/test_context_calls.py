@@ -64,10 +64,11 @@ def test_contexts_and_results_are_those_of_hooks(name: str, implementation: str)
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "t5", "bart"])
-def test_a_generation_has_the_contexts_of_all_its_queries(name: str) -> None:
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_generation_has_the_contexts_of_all_its_queries(name: str, beams: int) -> None:
     model, given = make(name, "sdpa").double(), inputs(name)
     given.pop("decoder_input_ids", None)
-    options = {"max_new_tokens": 4, "do_sample": False}
+    options = {"max_new_tokens": 4, "num_beams": beams, "do_sample": False}
     contexts, both = watch(model, keep="contexts"), watch(model, contexts=True, values=True)
     with torch.no_grad(), contexts as seen, both as matrices:
         model.generate(**given, **options)

@@ -16,7 +16,6 @@ from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
 from clearhead.watching.continuing import Continuations
 from clearhead.watching.module_calls import Matrices
-from tests.drawing.page.test_photo import READERS
 
 
 class Linked(Matrices[ch.AttentionMatrix]):
@@ -136,7 +135,7 @@ def test_what_is_no_growing_sequence() -> None:
     assert not calls(part(0, 3), part(3, 5)).several()
     hidden = ch.padding(torch.tensor([True, False, True, True, True]))
     changed = "another scale, softcap or sinks than the call before"
-    bare = "no causal mask, with or without padding, a window or pictures"
+    bare = "no causal mask, with or without padding, a window, chunks or pictures"
     two = torch.ones(2)
     refused: list[tuple[str, Problem, Problem]] = [
         ("1 has query_len=3 and kv_len=3, after 3 keys", part(0, 3), part(0, 3)),
@@ -198,10 +197,22 @@ def mistral() -> Any:
     return transformers.MistralForCausalLM(transformers.MistralConfig(**SMALL, **sizes))
 
 
+def chunked() -> Any:
+    """Chunks of four tokens in the first layer, and none in the second."""
+    config = transformers.Llama4TextConfig(
+        **SMALL, num_key_value_heads=2, head_dim=8, intermediate_size_mlp=16, num_local_experts=2,
+        attention_chunk_size=4, no_rope_layers=[1, 0], layer_types=["chunked_attention", "full_attention"],
+    )  # fmt: skip
+    return transformers.Llama4ForCausalLM(config)
+
+
 STATIC = {"cache_implementation": "static"}
 GENERATIONS: list[tuple[Callable[[], Any], Any, bool]] = [
     *((llama, STATIC, padded) for padded in (False, True)),
     *((mistral, more, padded) for more in ({}, STATIC) for padded in (False, True)),
+    # With padding, chunks are counted from another token in each row.
+    (chunked, {}, False),
+    (chunked, STATIC, False),
 ]
 
 
@@ -246,6 +257,26 @@ def test_padding_that_a_window_has_left_behind() -> None:
     assert not calls.several()
     expected = ch.AttentionMatrix(query, key, mask=window & ch.padding(valid)).dense()
     torch.testing.assert_close(calls.whole().dense(), expected)
+
+
+def test_beams_are_rows_of_the_last_call() -> None:
+    """Each row goes on from the rows that its keys were in, from call to call."""
+    query, key = torch.randn(2, 3, 2, 5, 5).unbind()
+    calls = Linked()
+    asked, held = query[:, :, :0], key[:, :, :0]
+    # Neither is its own inverse, and the two do not commute.
+    for stop, order in ((3, [0, 1, 2]), (4, [2, 0, 0]), (5, [1, 2, 0])):
+        own = slice(held.shape[2], stop)
+        held = torch.cat([held[order], key[:, :, own]], dim=2)
+        asked = torch.cat([asked[order], query[:, :, own]], dim=2)
+        # A value is a function of its key here, and of another width.
+        problem = make_problem(query[:, :, own], held, held, mask=ch.causal())
+        calls.add(problem, held[..., :2] + 1)
+    expected = ch.AttentionMatrix(asked, held, mask=ch.causal()).dense()
+    torch.testing.assert_close(calls.whole().dense(), expected)
+    value = calls.whole().value
+    assert value is not None
+    assert value.equal(held[..., :2] + 1)
 
 
 def test_values_are_kept_beside_their_keys() -> None:
@@ -339,6 +370,24 @@ def test_cross_attention_goes_on_where_the_self_attention_of_its_queries_does(
             )
 
 
+def test_rows_of_a_decoder_next_to_an_encoder() -> None:
+    """Those of the beams, and of the sequences that were returned, of a beam search."""
+    model, ids = translator().double(), torch.randint(3, 99, (2, 6))
+    with torch.no_grad(), ch.watch(model) as seen:
+        out = model.generate(ids, **PLAIN, num_beams=3, num_return_sequences=3)
+    with torch.no_grad(), ch.watch(model) as once:
+        model(ids.repeat_interleave(3, dim=0), decoder_input_ids=out[:, :-1])
+    found, (encoder, *decoder) = seen.returned(out), once
+    assert [matrix.cross for matrix in once.values()] == [False, False, True]
+    assert found[encoder] is seen[encoder]
+    for name in decoder:
+        expected, beams = once[name].dense(), seen[name].dense()
+        torch.testing.assert_close(found[name].dense(), expected, atol=1e-10, rtol=0)
+        for row, want in enumerate(expected):
+            same = beams[row // 3 * 3 :][:3]  # of the same sample
+            assert any(torch.allclose(each, want, atol=1e-10, rtol=0) for each in same)
+
+
 @pytest.mark.parametrize("keep", ["matrix", "contexts", "gradients"])
 def test_texts_of_one_source_stay_apart(keep: Any) -> None:
     model, ids = translator(), torch.randint(3, 99, (1, 6))
@@ -348,10 +397,15 @@ def test_texts_of_one_source_stay_apart(keep: Any) -> None:
             model(ids, decoder_input_ids=text)
             layer(x, torch.ones(1, 4, 8), torch.ones(1, 4, 8))
     assert all(len(record.parts([path])) == 3 for record in (seen, alone) for path in record)
-    with pytest.raises(SelectionError, match="in the self-attention of its queries call 1 has"):
+    with pytest.raises(SelectionError, match="in the self-attention of its queries call 2 has"):
         seen["model.decoder.layers.0.encoder_attn"]
     with pytest.raises(SelectionError, match="no self-attention of the same queries was seen"):
         alone[0]
+    with ch.watch(layer, keep=keep) as both:
+        for keys in (torch.ones(1, count, 8) for count in (6, 7)):
+            layer(x[:, :1], keys, keys)
+    with pytest.raises(SelectionError, match="to its own text and to a source at once"):
+        both[0]
 
 
 def test_queries_that_are_padding_stay_so_in_the_whole() -> None:
@@ -364,6 +418,19 @@ def test_queries_that_are_padding_stay_so_in_the_whole() -> None:
     found = calls.whole().real
     assert found is not None
     assert found.tolist() == [[True] * 5, [True, True, False, True, True]]
+
+
+def test_a_prompt_in_pieces_of_chunked_attention_is_one_matrix() -> None:
+    query, key = torch.randn(2, 1, 2, 9, 5).unbind()
+    mask = ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2]) & ch.causal()
+    calls = Linked()
+    for start, stop in ((0, 5), (5, 9)):
+        given = mask.to_dense(9, 9)[start:stop, :stop]
+        keys = key[:, :, :stop]
+        calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=ch.dense(given)))
+    expected = ch.AttentionMatrix(query, key, mask=mask)
+    assert calls.whole().problem.mask is not None
+    torch.testing.assert_close(calls.whole().dense(), expected.dense())
 
 
 def test_what_is_no_cross_attention_of_one_source() -> None:
@@ -409,20 +476,19 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
     assert several(part(0, 3, mask=ch.causal()), part(3, 5)) == rows
 
 
-def test_an_answer_about_a_picture_is_one_matrix() -> None:
-    """Gemma 3 sees each picture whole, in its window too: the generation is one pass over the whole text."""
-    [reader] = [each for each in READERS if each.name == "Gemma3"]
-    model = reader.make().double()
-    ids = torch.randint(3, 20, (2, 12))
-    ids[0, 3:7] = ids[1, 5:9] = 99
-    pixels = torch.randn(2, 3, 28, 28, dtype=torch.float64)
-    kinds = (ids == 99).long()
-    with torch.no_grad(), ch.watch(model) as seen:
-        sequences = model.generate(
-            ids, token_type_ids=kinds, pixel_values=pixels, max_new_tokens=5, do_sample=False
-        )
-    read = sequences[:, :-1]
-    with torch.no_grad(), ch.watch(model) as once:
-        model(read, token_type_ids=(read == 99).long(), pixel_values=pixels)
-    for name in list(seen)[-2:]:
-        torch.testing.assert_close(seen[name].dense(), once[name].dense(), atol=1e-10, rtol=0)
+def test_pictures_are_whole_in_one_causal_matrix() -> None:
+    """Queries of a picture see all of it; its place differs from sample to sample, and later steps are causal."""
+    query, key = torch.randn(2, 2, 2, 9, 5, dtype=torch.float64).unbind()
+    picture = torch.tensor([[0, 1, 1, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 3, 3, 4, 5, 6]])
+    for window in (None, 2):
+        base = ch.causal() if window is None else ch.causal() & ch.sliding_window(left=window)
+        mask = base | ch.documents(picture)
+        visible = mask.block(slice(0, 9), slice(0, 9), make_problem(query, key, key).extent)
+        calls = Linked()
+        for start, stop in ((0, 7), (7, 8), (8, 9)):
+            keys = key[:, :, :stop]
+            given = ch.dense(visible[..., start:stop, :stop])
+            calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=given))
+        assert not calls.several()
+        expected = ch.AttentionMatrix(query, key, mask=mask).dense()
+        torch.testing.assert_close(calls.whole().dense(), expected)

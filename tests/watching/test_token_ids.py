@@ -56,17 +56,21 @@ def test_ids_behind_a_cache_that_was_filled_before_are_unknown() -> None:
     assert [call.roles and call.roles.duplicate for call in seen.calls("attention")] == [None] * 3
 
 
-def test_ids_are_unknown_where_rows_are_taken_anew_or_keys_were_cut_off() -> None:
+@pytest.mark.parametrize(("rows", "keys"), [([1, 1], 5), ([0, 1], 3)])
+def test_ids_where_rows_are_taken_anew_or_keys_were_cut_off(rows: list[int], keys: int) -> None:
     """As in a beam search, and as rejected tokens are in speculative decoding."""
-    for rows, keys in ((torch.tensor([1, 1]), 5), (torch.tensor([0, 1]), 3)):
-        model = Language()
-        with torch.no_grad(), watch(model, keep="summary") as seen:
-            model(IDS[:, :5])
-            assert model.past is not None
-            model.past = model.past[rows, :, :keys]
-            model(IDS[:, 5:7])
-        duplicates = [call.roles and call.roles.duplicate for call in seen.calls("attention")]
-        assert [each is None for each in duplicates] == [False, True]
+    model = Language()
+    with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
+        model(IDS[:, :5])
+        assert model.past is not None
+        model.past = model.past[rows, :, :keys]
+        model(IDS[:, 5:7])
+    read = torch.cat([IDS[rows, :keys], IDS[:, 5:7]], dim=1)
+    expected = ch.roles(matrices.calls("attention")[1], read).duplicate
+    roles = seen.calls("attention")[1].roles
+    assert roles is not None
+    assert expected is not None
+    torch.testing.assert_close(roles.duplicate, expected)
 
 
 def test_ids_of_a_run_before_are_not_taken() -> None:

@@ -350,7 +350,7 @@ def test_several_calls_of_a_module() -> None:
     for layer in ("first", 1):
         text = (
             f"[watch.several] {layer!r} attended 2 times, and not as rows of one matrix, since "
-            f"{reason}; calls({layer!r}) has them all."
+            f"{reason}; calls({layer!r}) has them all, returned(sequences) the rows of a generation."
         )
         with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
             seen[layer]

@@ -29,10 +29,10 @@ What is kept (`watching/recording.py`) is O(tokens). A mask that a model made as
 exactly causal, padding, or both, that is kept instead. The keys of a cache grow in one tensor, of which calls
 see a part; calls that continue each other are returned as the one matrix that they are rows of
 (`watching/stitching.py`). The keys that two calls share decide it (`watching/continuing.py`): a step of a
-window begins with the last keys of the step before. With `keep="summary"` a call is swept before it runs, and
-neither query nor key is kept. With `keep="total"` such a summary is added to sums over queries and their counts
-(`matrix/totals.py`), which add up over batches, and over records that are merged; one sum for each call of a run, as a
-module may be several layers.
+window begins with the last keys of the step before, and a beam with those of some row of it. With
+`keep="summary"` a call is swept before it runs, and neither query nor key is kept. With `keep="total"` such a
+summary is added to sums over queries and their counts (`matrix/totals.py`), which add up over batches, and over
+records that are merged; one sum for each call of a run, as a module may be several layers.
 
 Averages leave padding out (`matrix/real_queries.py`): a query whose own key no query may see. Where keys do
 not tell, because the queries are of another text or keys stand behind the tokens, the problem says which

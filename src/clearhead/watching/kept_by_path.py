@@ -296,7 +296,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             raise SelectionError(
                 "watch.several",
                 f"{shown(layer)} attended {len(module.all())} times, and not as rows of one matrix, since "
-                f"{reason}; calls({shown(layer)}) has them all.",
+                f"{reason}; calls({shown(layer)}) has them all, returned(sequences) the rows of a generation.",
             )
         return module.whole()
 

@@ -18,8 +18,8 @@ from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
-from clearhead.watching.continuing import Continuations
-from clearhead.watching.stitching import stitch
+from clearhead.watching.continuing import Continuation, Continuations, Text, pieces_of
+from clearhead.watching.stitching import assembled, stitch
 
 _numbers = count()
 
@@ -81,8 +81,8 @@ class Call:
     """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
     no_gradient: Tensor | None = None
     """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
-    link: int | None = None
-    """The number of keys of the call before that come before those of this one; None if it does not continue it."""
+    link: Continuation | None = None
+    """The link to the call before; None if it does not continue it."""
     handed_on: Tensor | None = None
     """The context of the kept heads as the model used it, where that is kept."""
     made: AttentionMatrix | None = None
@@ -163,6 +163,9 @@ class Calls(Generic[Kept]):
         """Return the calls that are kept with their graphs, in order; [] unless they are matrices."""
         return []
 
+    def returned(self, sequences: Tensor) -> "Calls[Kept] | str | None":
+        """Return the calls of the sequences that a generation returned; None here, as these are no matrices."""
+
     def close(self) -> None:
         """Forget what is needed only while calls are added; here a no-op."""
 
@@ -206,7 +209,7 @@ class Matrices(Calls[Kept]):
         *,
         graph: bool = False,
         tokens: Tensor | None = None,
-        link: int | None = None,
+        link: Continuation | None = None,
     ) -> Call:
         """Append a call, or a matrix, which is stored as it is, and return it as stored; mask and bias must be copies.
 
@@ -225,10 +228,9 @@ class Matrices(Calls[Kept]):
         shared = graph and not key.is_inference()
         query = query if shared else query.clone()
         versions = [(each, each._version) for each in (query, *held)] if shared else []
-        before = self._calls[-1] if self._calls and not shared else None
-        if link is not None and before is not None and before.problem.key.dtype == key.dtype:
-            keys, start = before.keys, before.start + link
-            keys.append([each[:, :, before.kv_len - link :] for each in held])
+        if link is not None and not shared and self._is_same(link, call):
+            keys, start = self._calls[-1].keys, self._calls[-1].start + link.start
+            keys.append([each[:, :, link.shared :] for each in held])
             keys.take_tokens(start, tokens)
         else:
             keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
@@ -236,6 +238,13 @@ class Matrices(Calls[Kept]):
         kept = call.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions, link=link))
         return self._calls[-1]
+
+    def _is_same(self, link: Continuation, call: Problem) -> bool:
+        """Return True if a call continues the end of the call before, row by row, with the same dtype."""
+        own = torch.arange(call.batch, device=call.device)
+        before = self._calls[-1].problem.key
+        alike = before.shape[0] == call.batch and before.dtype == call.key.dtype
+        return alike and link.is_last and torch.equal(link.rows, own)
 
     def graphs(self) -> list[Call]:
         """Return the calls that are kept with their graphs, in order; [] if none is."""
@@ -291,6 +300,48 @@ class Matrices(Calls[Kept]):
                     found._tokens = tokens
             self._stitched = list(self._calls), found
         return self._stitched[1]
+
+    def returned(self, sequences: Tensor) -> "Matrices[Kept] | str | None":
+        """Return the one matrix of the sequences that a generation returned, as calls; or why there is none, as text.
+
+        None if the ids that the calls read are not known.
+
+        Args:
+            sequences: token ids, (batch, len); the model did not read the last one.
+        """
+        text = next(iter(self._of_the_text()), self)._calls
+        texts = read_texts(text)
+        if texts is None:
+            return None
+        pieces = pieces_of(sequences, texts)
+        if isinstance(pieces, str):
+            return pieces
+        found = assembled([call.matrix() for call in self._calls], pieces)
+        if isinstance(found, str):
+            return found
+        if not found.problem.cross:
+            found._tokens = sequences[:, : found.kv_len]
+        made = type(self)()
+        made._calls = [
+            Call(found.problem, Keys(found.problem.key, copy=False), 0, found.kv_len, made=found)
+        ]
+        return made
+
+
+def read_texts(calls: Sequence[Call]) -> list[Text] | None:
+    """Return the text that each call of self-attention read so far; None if ids are not known, or one is cross."""
+    texts: list[Text] = []
+    for call in calls:
+        before, link = texts[-1:], call.link
+        ids = call.keys.tokens(call.start, call.kv_len)
+        if ids is None or ids.shape[1] < call.kv_len or call.problem.cross:
+            return None
+        if link is not None and before:
+            # Keys that a window has dropped are those of the call before.
+            earlier = before[0].ids[link.rows.to(ids.device)]
+            ids = torch.cat([earlier[:, : before[0].start + link.start], ids], dim=1)
+        texts.append(Text(ids, ids.shape[1] - call.kv_len, call.problem.query_len))
+    return texts
 
 
 class Accumulated(Calls[Totals]):

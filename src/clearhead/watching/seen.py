@@ -52,9 +52,9 @@ class Seen(Answering, WholeRecord[Kept]):
     is "". A number picks a module by its place in that order, from the end if it is negative.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
-    as in generation with a KV cache of any kind, then `seen[path]` is the one matrix that they are rows of,
-    with keys at their places in the whole text; of cross-attention if the self-attention of the same queries was
-    seen to grow. If they are not, as those of a beam search, the repr says why.
+    as in generation with a KV cache of any kind or with beams, then `seen[path]` is the one matrix that
+    they are rows of, with keys at their places in the whole text; of cross-attention if the self-attention of the
+    same queries was seen to grow. If they are not, the repr says why.
 
     Example:
         >>> import torch, clearhead as ch

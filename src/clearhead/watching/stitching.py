@@ -1,14 +1,16 @@
 """Stitching of calls into one matrix that they are rows of, such as the steps of a generation.
 
-Keys are at their places in the whole text. A step of a window has the last keys only (`watching/continuing.py`). Each
-query sees one run of keys, up to its own or, inside a picture, up to the picture's last.
+Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
+beam search continues rows of the step before: its link says which (`watching/continuing.py`). Each query sees one run
+of keys, up to its own or, inside a picture, up to the picture's last.
 
 Cross-attention has the same keys in each call, which says nothing of its queries: they continue where those of the
-self-attention of the same text do.
+self-attention of the same text do, row by row.
 """
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import torch
@@ -24,9 +26,10 @@ from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import read_queries, real_queries
+from clearhead.watching.continuing import Continuation, QueryRun
 from clearhead.watching.mask_recovery import among, padding_of
 
-NOT_CAUSAL = "no causal mask, with or without padding, a window or pictures"
+NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
 DIFFERS = "a mask that differs from query to query"
 
 
@@ -47,32 +50,59 @@ class Reach(NamedTuple):
 
 def stitch(
     matrices: Sequence[AttentionMatrix],
-    links: Sequence[int | None],
+    links: Sequence[Continuation | None],
     text: Sequence[AttentionMatrix] | None = None,
 ) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
-    They are if each continues the call before, and each query sees one run of keys, with the same padding; or, in
-    cross-attention, if all have the same keys and mask, and the self-attention of their queries continues. It has
-    values and contexts if every call has them.
+    They are if each continues the call before (`continued`), and each query sees one run of keys, with the same
+    padding; or, in cross-attention, if all have the same keys and mask, and the self-attention of their queries
+    continues.
 
     Args:
         matrices: one for each call.
-        links: the link of each call of self-attention to the call before, as `Continuations.of` returns it.
+        links: the link of each call of self-attention to the call before.
         text: of cross-attention, the calls of the self-attention of the same queries; None where it was not seen.
     """
-    calls = [each.problem for each in matrices]
-    if calls[0].cross and text is None:
+    if matrices[0].problem.cross and text is None:
+        if all(b.kv_len - a.kv_len == b.query_len for a, b in pairwise(matrices)):
+            return "its keys grow with its queries, as if it attended to its own text and to a source at once"
         return "no self-attention of the same queries was seen, which tells whether they go on"
-    reason = _unlike(calls)
-    broken = _broken(calls if text is None else [each.problem for each in text], links)
-    if broken and not reason:
-        reason = broken if text is None else f"in the self-attention of its queries {broken}"
-    return reason or _joined(matrices)
+    rows = continued(matrices if text is None else text, links)
+    if isinstance(rows, str):
+        reason = rows if text is None else f"in the self-attention of its queries {rows}"
+        return _unlike(matrices) or reason
+    pieces = [
+        QueryRun(number, some, slice(0, matrices[number].query_len))
+        for number, some in enumerate(rows)
+    ]
+    return assembled(matrices, pieces)
 
 
-def _unlike(calls: Sequence[Problem]) -> str:
+def assembled(
+    matrices: Sequence[AttentionMatrix], pieces: Sequence[QueryRun]
+) -> AttentionMatrix | str:
+    """Return the matrix of a text whose queries are these pieces, or why there is none, in words.
+
+    It has values and contexts if every call has them.
+    """
+    calls = [each.problem for each in matrices]
+    reason = _unlike(matrices)
+    if reason:
+        return reason
+    held = [[each.problem.key] for each in matrices]
+    if all(each.value is not None for each in matrices):
+        held = [[each.problem.key, cast(Tensor, each.value)] for each in matrices]
+    found = _joined(calls, held, pieces)
+    contexts = [each.context for each in matrices]
+    if isinstance(found, AttentionMatrix) and all(each is not None for each in contexts):
+        found._context = _in_order(cast("list[Tensor]", contexts), pieces)
+    return found
+
+
+def _unlike(matrices: Sequence[AttentionMatrix]) -> str:
     """Return why the calls cannot be rows of one matrix, by bias, cross, scale, softcap or sinks; "" if they can."""
+    calls = [each.problem for each in matrices]
     for number, call in enumerate(calls):
         reason = ""
         if call.bias is not None:
@@ -86,70 +116,109 @@ def _unlike(calls: Sequence[Problem]) -> str:
     return ""
 
 
-def _broken(calls: Sequence[Problem], links: Sequence[int | None]) -> str:
-    """Return why a call of self-attention does not continue the call before it, by its link; "" if all do."""
-    for number, call in enumerate(calls):
-        before = calls[number - 1].kv_len if number else call.kv_len
-        past = call.kv_len - call.query_len
-        if number and links[number] is None and 0 < past <= before:
+def continued(
+    matrices: Sequence[AttentionMatrix], links: Sequence[Continuation | None]
+) -> list[Tensor] | str:
+    """Return, for each call, its sample that each sample of the last call continues, int64, (batch,).
+
+    Or why the chain breaks. The calls are of self-attention. Each must continue the last keys of the call before it.
+
+    Args:
+        matrices: one for each call.
+        links: the link of each call to the call before.
+    """
+    rows = [torch.arange(matrices[-1].batch, device=matrices[0].device)]
+    for number in range(len(matrices) - 1, 0, -1):
+        call, link, before = matrices[number], links[number], matrices[number - 1].kv_len
+        if link is None or not link.is_last:
+            if not 0 < call.kv_len - call.query_len <= before:
+                sizes = f"query_len={call.query_len} and kv_len={call.kv_len}"
+                return f"call {number} has {sizes}, after {before} keys"
             return f"call {number} has keys that do not continue those of the call before"
-        if past < 0 or (number and links[number] is None):
-            sizes = f"call {number} has query_len={call.query_len} and kv_len={call.kv_len}"
-            return f"{sizes}, after {before} keys" if number else sizes
-    return ""
+        rows.insert(0, link.rows[rows[0]])
+    if matrices[0].kv_len < matrices[0].query_len:
+        return f"call 0 has query_len={matrices[0].query_len} and kv_len={matrices[0].kv_len}"
+    return rows
 
 
-def _joined(matrices: Sequence[AttentionMatrix]) -> AttentionMatrix | str:
-    """Return calls with growing keys, or with the keys of one source, as one matrix; or why they are not its rows."""
-    calls = [each.problem for each in matrices]
+def _in_order(parts: Sequence[Tensor], pieces: Sequence[QueryRun]) -> Tensor:
+    """Concatenate the queries or contexts of the pieces, (batch, heads, queries, dim), from those of each call."""
+    return torch.cat([each.samples(parts[each.call][:, :, each.queries]) for each in pieces], dim=2)
+
+
+def _real_queries(calls: Sequence[Problem], pieces: Sequence[QueryRun]) -> Tensor | None:
+    """Return the real queries of all pieces, bool, (batch, queries); None if no call has more than its keys tell."""
+    if all(calls[each.call].real_queries is each.live is None for each in pieces):
+        return None
+    parts = []
+    for each in pieces:
+        call = calls[each.call]
+        real = read_queries("real_queries", real_queries(call), call).expand(call.batch, -1)
+        real = real[each.rows, each.queries]
+        parts.append(real if each.live is None else real & each.live[:, None])
+    return torch.cat(parts, dim=1)
+
+
+def _joined(
+    calls: Sequence[Problem], held: Sequence[Sequence[Tensor]], pieces: Sequence[QueryRun]
+) -> AttentionMatrix | str:
+    """Return calls with growing keys, or with the keys of one source, as one matrix.
+
+    Or why they are not its rows, in words. `held` are the keys of each call, and its values if kept.
+    """
     cross = calls[0].cross
-    held = [[call.key] for call in calls]
-    if all(each.value is not None for each in matrices):
-        held = [[each.problem.key, cast(Tensor, each.value)] for each in matrices]
-    valid = torch.ones(1, 0, dtype=torch.bool, device=calls[0].device)
-    parts: list[list[Tensor]] = []
-    firsts: list[Tensor] = []
-    stops: list[Tensor] = []
-    for number, call in enumerate(calls):
-        reach = (_of_source if cross else _reach)(call)
+    reaches: dict[int, Reach] = {}
+    for number in dict.fromkeys(each.call for each in pieces):
+        reach = (_of_source if cross else _reach)(calls[number])
         if reach is None:
             return f"call {number} has {DIFFERS if cross else NOT_CAUSAL}"
+        reaches[number] = reach
+    valid = torch.ones(1, 0, dtype=torch.bool, device=calls[0].device)
+    parts: list[list[Tensor]] = []
+    runs: list[list[Tensor]] = [[], []]
+    for piece in pieces:
+        call, reach = calls[piece.call], reaches[piece.call]
+        past, total = call.kv_len - call.query_len, valid.shape[1]
         # Of the first call every key is new, and of a source no later one.
-        fresh = 0 if not number else call.kv_len if cross else call.kv_len - call.query_len
-        start, least = valid.shape[1] - fresh, int(reach.first.min())
-        grows = call.kv_len != calls[0].kv_len
-        if cross and (grows or not all(map(_equal, held[number], held[0]))):
-            return f"call {number} has other keys than the call before"
-        if not _equal(valid[:, start + least :], reach.valid[:, least:fresh]):
-            return f"call {number} has other padding than the call before"
-        valid = _side_by_side([valid, reach.valid[:, fresh:]])
-        parts.append([each[:, :, fresh:] for each in held[number]])
-        firsts.append(start + reach.first)
-        stops.append(start + reach.stop)
+        fresh, stop = past + piece.queries.start if parts else 0, past + piece.queries.stop
+        if cross:
+            fresh, stop = call.kv_len if parts else 0, call.kv_len
+        start = total - fresh
+        real = piece.samples(reach.valid)
+        run = [piece.samples(each[:, piece.queries]) for each in (reach.first, reach.stop)]
+        least = int(run[0].min())
+        keys = [piece.samples(each) for each in held[piece.call]]
+        if cross and parts and not all(map(piece.agrees, keys, parts[0])):
+            return f"call {piece.call} has other keys than the call before"
+        if not piece.agrees(valid[:, start + least :], real[:, least:fresh]):
+            return f"call {piece.call} has other padding than the call before"
+        new = real[:, fresh:stop]
+        if piece.live is not None:
+            new = new & piece.live[:, None]
+        valid = _side_by_side([valid, new])
+        parts.append([each[:, :, fresh:stop] for each in keys])
+        for every, each in zip(runs, run, strict=True):
+            every.append(start + each)
     mask = padding_of(valid)
     if not cross:
-        runs = _described(_side_by_side(firsts), _side_by_side(stops))
-        if runs is None:
-            return f"call {len(calls) - 1} has {NOT_CAUSAL}"
-        mask = among(runs, mask)
-    query = torch.cat([each.query for each in calls], dim=2)
-    # The last call may have every key, so that nothing is copied.
-    is_whole = held[-1][0].shape[2] == valid.shape[1]
-    key, *value = (
-        held[-1] if is_whole else [torch.cat(each, 2) for each in zip(*parts, strict=True)]
-    )
-    real = None
-    if any(call.real_queries is not None for call in calls):
-        every = [read_queries("real_queries", real_queries(call), call) for call in calls]
-        real = _side_by_side(every)
-        if not cross and _equal(real, valid[:, -query.shape[2] :]):
-            real = None  # the keys of the whole tell
+        described = _described(*map(_side_by_side, runs))
+        if described is None:
+            return f"call {pieces[-1].call} has {NOT_CAUSAL}"
+        mask = among(described, mask)
+    query = _in_order([each.query for each in calls], pieces)
+    last = pieces[-1]
+    if held[last.call][0].shape[2] == valid.shape[1] and last.is_own(len(held[last.call][0])):
+        key, *value = held[
+            last.call
+        ]  # it has every key and every sample, so that nothing is copied
+    else:
+        key, *value = (torch.cat(each, dim=2) for each in zip(*parts, strict=True))
+    real = _real_queries(calls, pieces)
+    if real is not None and not cross and _equal(real, valid[:, -query.shape[2] :]):
+        real = None  # the keys of the whole tell
     mask = None if isinstance(mask, Full) else mask
     whole = calls[0].replace(query=query, key=key, mask=mask, real_queries=real)
-    found = matrix_of(whole, *value)
-    if all(each.context is not None for each in matrices):
-        found._context = torch.cat([cast(Tensor, each.context) for each in matrices], dim=2)
-    return found
+    return matrix_of(whole, *value)
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
@@ -162,7 +231,7 @@ def _described(first: Tensor, stop: Tensor) -> Mask | None:
     """Return a mask for the last queries of a text, or None if the pattern is not a known one.
 
     Each query sees the keys from its entry of `first` to that of `stop`, (batch or 1, query_len). The mask is causal,
-    with a window if it has one; or causal, and whole within each picture.
+    with a window or in chunks if it has one; or causal, and whole within each picture.
     """
     total = int(stop.max())
     before = total - first.shape[1]
@@ -177,7 +246,10 @@ def _described(first: Tensor, stop: Tensor) -> Mask | None:
         left = int((own - first).where(begin == own, 0).max())
         mask = causal() & sliding_window(left=left)
         if not _equal(first, (own - left).clamp(min=0).minimum(begin)):
-            return None
+            chunk = torch.unique_consecutive(first[0], return_inverse=True)[1]
+            if before or not plain or not torch.equal(first[0], torch.searchsorted(chunk, chunk)):
+                return None
+            return documents(chunk) & causal() if _equal(first, first[:1]) else None
     if plain:
         return mask
     return mask | documents(ends if len(ends) > 1 else ends[0]) if is_run else None
@@ -239,9 +311,8 @@ def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
 
 
 def _equal(tensor: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors of one dtype are equal after broadcasting; False for meta tensors."""
-    alike = tensor.dtype == other.dtype and not tensor.is_meta
-    return alike and torch.equal(*torch.broadcast_tensors(tensor, other))
+    """Return True if two tensors are equal after broadcasting."""
+    return torch.equal(*torch.broadcast_tensors(tensor, other))
 
 
 def _alike(problem: Problem, other: Problem) -> bool:

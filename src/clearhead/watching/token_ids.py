@@ -11,6 +11,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
 from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.matrix.roles import first_keys
+from clearhead.watching.continuing import Continuation
 
 Tokens = Sequence[str] | Sequence[int] | Tensor
 
@@ -112,7 +113,7 @@ class TokenIds:
         real = read_queries("real_queries", real_queries(problem), problem)
         return problem.replace(real_queries=real & ~ended.to(real.device))
 
-    def of(self, problem: Problem, name: str, link: int | None = None) -> Tensor | None:
+    def of(self, problem: Problem, name: str, link: Continuation | None = None) -> Tensor | None:
         """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known, as in cross-attention.
 
         What is returned is stored for the next call of the module, unless ids were given.
@@ -120,7 +121,7 @@ class TokenIds:
         Args:
             problem: the call.
             name: the path of its module.
-            link: its link to the call before, as `Continuations.of` returns it.
+            link: its link to the call before; None if it does not continue it.
 
         Raises:
             WatchError: code `watch.tokens`, if the ids that were given do not reach so far, or are of another batch.
@@ -142,7 +143,7 @@ class TokenIds:
         if ids is not None and ids.shape != (batch, query_len):
             ids = None
         if ids is not None and query_len < kv_len:
-            known = None if link is None or before is None else before[:, link:]
+            known = None if link is None or before is None else link.past(before)
             ids = None if known is None else torch.cat([known, ids.to(known.device)], dim=1)
         if ids is not None:
             self._ids[name] = ids

@@ -1,9 +1,11 @@
-"""One step of a record, and norms and results of heads through output projections."""
+"""One step of a record, the sequences of a generation, and norms and results of heads through output projections."""
 
 from typing import Any, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from clearhead._common.checks import check_ids
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.head_results import HeadResults
@@ -11,6 +13,7 @@ from clearhead.matrix.norms import Norms
 from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.module_calls import Kept
 from clearhead.watching.projections import output_projection
+from clearhead.watching.token_ids import source_paths
 
 
 class WholeRecord(KeptByPath[Kept]):
@@ -41,6 +44,61 @@ class WholeRecord(KeptByPath[Kept]):
                 "watch.call", f"a step must be the number of a call; got {shown(number)}."
             )
         return self._of(found)
+
+    def returned(self, sequences: Tensor) -> Self:
+        """Return the record of the sequences that a generation returned, one matrix for each module.
+
+        The rows of `seen[name]` are those of the last step. Here they are the sequences: of beams that were chosen,
+        some of which had ended earlier, of `num_return_sequences`, and without the drafts that an assisted generation
+        or prompt lookup refused. Modules whose tokens are not known, such as a vision tower, and the encoder of a
+        source stay as they are.
+
+        Args:
+            sequences: what `generate` returned, token ids (batch, len), with the prompt; a sequence that ended early
+                is padded. Its last token was not read, so that a matrix has len − 1 queries.
+
+        Raises:
+            ArgumentError: code `watch.returned`, where what was kept are neither matrices nor contexts.
+            SelectionError: code `watch.returned`, for sequences that the model did not read.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> class Model(torch.nn.Module):
+            ...     def __init__(self):
+            ...         super().__init__()
+            ...         self.embedding = torch.nn.Embedding(9, 8)
+            ...         self.attention = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            ...     def get_input_embeddings(self):
+            ...         return self.embedding
+            ...     def forward(self, ids, cache):
+            ...         return self.attention(self.embedding(ids), cache=cache)
+            >>> model, cache = Model(), ch.layers.GrowingCache()
+            >>> prompt, step = torch.tensor([[3, 1], [4, 1]]), torch.tensor([[5], [6]])
+            >>> with torch.no_grad(), ch.watch(model) as seen:
+            ...     outputs = model(prompt, cache), model(step, cache)
+            >>> seen.returned(torch.tensor([[4, 1, 6, 2]]))["attention"].shape
+            torch.Size([1, 2, 3, 3])
+        """
+        if self._keep not in ("matrix", "contexts"):
+            raise ArgumentError(
+                "watch.returned",
+                f'returned needs a watch with keep="matrix" or "contexts"; keep was {self._keep!r}.',
+            )
+        ids = torch.atleast_2d(check_ids(sequences))
+        source = source_paths(self._modules)
+        texts = [pair for pair in self._modules.items() if pair[0] not in source]
+        found = {name: module.returned(ids) for name, module in texts}
+        reasons = [
+            f"{shown(name)}: {each}" for name, each in found.items() if isinstance(each, str)
+        ]
+        if all(each is None for each in found.values()):
+            reasons = ["the ids that the model read are not known"]
+        if reasons:
+            raise SelectionError(
+                "watch.returned",
+                f"sequences must be token ids that the model read, as generate returned them; {reasons[0]}.",
+            )
+        return self._of({name: found.get(name) or each for name, each in self._modules.items()})
 
     def norms(self, layer: str | int, model: nn.Module | None = None) -> Norms:
         """Return weights × ‖value · W‖ of a module, after a watch with `values=True`.
