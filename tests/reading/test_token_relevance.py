@@ -255,7 +255,8 @@ def test_a_graph_is_not_copied(copy: Callable[[object], object]) -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with ch.watch(layer, keep="gradients") as seen:
         layer(torch.randn(1, 3, 8))
-    assert_refused(lambda: copy(seen), "watch.copy", "…")
+    with pytest.raises((RuntimeError, TypeError)):
+        copy(seen)
 
 
 def test_the_graph_goes_with_one_target_unless_it_is_retained() -> None:

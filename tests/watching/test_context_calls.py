@@ -179,14 +179,6 @@ def test_the_context_is_a_copy_of_what_the_model_goes_on_with() -> None:
     assert not seen[0].context.is_inference()
 
 
-def test_an_edited_context_is_the_edited_one() -> None:
-    layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
-    with ch.edit(layer) as edit, watch(layer, keep="contexts") as seen:
-        edit[0].heads[2].ablate()
-        layer(x)
-    assert (seen[0].context == 0).all(dim=(0, 2, 3)).tolist() == [False, False, True, False]
-
-
 def test_files_have_contexts(tmp_path: Path) -> None:
     model, given = make("llama", "sdpa"), inputs("llama", "left")
     for options in ({"keep": "contexts"}, {"contexts": True}):

@@ -122,7 +122,7 @@ def test_a_loss_on_attention_trains_as_on_eager_weights(
     keep: Any = lambda path, matrix: number(matrix, others[path])  # noqa: E731
     is_function = "function" in kept
     with_graph: Any = torch.enable_grad()(keep) if is_function else "gradients"
-    watches = [ch.watch(model, keep=each, heads=heads) for each in (with_graph, keep)]
+    watches: list[Any] = [ch.watch(model, keep=each, heads=heads) for each in (with_graph, keep)]
     with watches[0] as seen, watches[1] as without:
         output = model(x)
     assert not without[0].requires_grad

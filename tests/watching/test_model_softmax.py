@@ -13,6 +13,7 @@ from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 
 import clearhead as ch
 from clearhead.errors import WatchWarning
+from tests.watching.hooks.recording import operations
 from tests.watching.models import IDS
 
 SIZES: Any = {"depths": [2, 2], "num_heads": [2, 4], "window_size": 4, "embed_dim": 16}
@@ -142,3 +143,24 @@ def test_weights_that_are_changed_after_the_softmax_are_missing(
     with pytest.warns(WatchWarning, match="softmax of its own"), ch.watch(model) as seen:
         model(torch.randn(1, 5, 8))
     assert [each.path for each in seen.missing] == ["0"]
+
+
+class HeldAttention(nn.Module):
+    """Attention by a softmax of its own and by PyTorch's layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x, x, x)[0] + (x @ x.mT).softmax(-1) @ x
+
+
+@torch.no_grad()
+def test_a_fast_path_in_such_a_class_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeldAttention, "__module__", "timm.layers")
+    model = HeldAttention().eval()
+    with pytest.warns(WatchWarning), ch.watch(model) as seen, operations() as ran:
+        model(torch.randn(1, 5, 8))
+    assert ran.count("aten::_native_multi_head_attention") == 1
+    assert (seen.layers, [each.path for each in seen.missing]) == (("inner",), [""])

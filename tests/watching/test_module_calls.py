@@ -15,8 +15,7 @@ import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import SelectionError
 from clearhead.watching.continuing import Continuations
-from clearhead.watching.module_calls import Calls, Matrices
-from clearhead.watching.recording import summarised
+from clearhead.watching.module_calls import Matrices
 
 
 class Linked(Matrices[ch.AttentionMatrix]):
@@ -180,21 +179,6 @@ def test_what_is_no_growing_sequence() -> None:
         assert calls(*both).several() == f"call 1 has {bare}", mask
     sunk = calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.ones(2)))
     assert not sunk.several()
-
-
-def test_several_summaries_are_not_one() -> None:
-    calls: Calls[ch.types.Summary] = Calls()
-    calls.add(summarised(problem(), None))
-    assert calls.parts() == (calls.whole(),) == calls.all()
-    calls.add(summarised(problem(), None))
-    assert calls.several() == "a summary is of one call"
-    assert calls.parts() == calls.all()
-    assert len(calls.all()) == 2
-
-
-def problem() -> Problem:
-    query, key, value = torch.randn(3, 2, 3, 5, 7).unbind()
-    return make_problem(query, key, value)
 
 
 SMALL: Any = {

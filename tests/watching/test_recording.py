@@ -101,15 +101,6 @@ def test_a_tensor_becomes_what_it_says(options: dict[str, Any], described: str |
     assert torch.equal(weights_of(copied), weights_of(asked))
 
 
-def test_a_bias_that_hides_is_a_mask_and_a_bias_that_does_not() -> None:
-    bias = torch.randn(5, 5).masked_fill(~PAST, -torch.inf)
-    asked = problem(bias=bias)
-    copied: Any = Copies().of(asked)
-    assert copied.mask.describe() == "causal()"
-    assert bool(copied.bias.tensor.isfinite().all())
-    torch.testing.assert_close(weights_of(copied), weights_of(asked))
-
-
 def test_the_padding_of_a_source_is_no_room_of_a_cache() -> None:
     """Keys of zeros behind the last one that is seen belong to a static cache; not in another text."""
     for cross in (False, True):
@@ -168,18 +159,6 @@ def test_a_head_that_is_not_there() -> None:
         of_heads(problem(), [1, 3], "attention")
 
 
-def test_a_summary_counts_no_padding() -> None:
-    valid = torch.tensor([[True, True, True, False, False], [False, False, True, True, True]])
-    asked = problem(mask=ch.causal() & ch.padding(valid))
-    summary = summarised(asked, None)
-    expected = ch.roles(ch.AttentionMatrix(asked.query, asked.key, mask=asked.mask), queries=valid)
-    assert summary.roles is not None
-    torch.testing.assert_close(summary.roles.previous, expected.previous)
-    torch.testing.assert_close(summary.roles.first, expected.first)
-    everybody = ch.roles(ch.AttentionMatrix(asked.query, asked.key, mask=asked.mask))
-    assert ((everybody.first - expected.first).abs() > 0.01).any()
-
-
 @pytest.mark.parametrize("lengths", [(1, 1), (3, 7), (5, 101), (67, 67), (0, 5)])
 def test_a_summary_of_every_size(lengths: tuple[int, int]) -> None:
     summary = summarised(problem(lengths=lengths, mask=ch.causal()), None)
@@ -192,26 +171,6 @@ def test_a_summary_of_every_size(lengths: tuple[int, int]) -> None:
     assert summary.pooled is not None
     assert summary.top_k.keys.shape[-1] == min(8, lengths[1])
     assert summary.pooled.shape[-2:] == (min(64, lengths[0]), min(64, lengths[1]))
-
-
-@pytest.mark.parametrize("valid", [None, torch.tensor([[True] * 5, [True] * 3 + [False] * 2])])
-def test_a_cache_of_fixed_length_is_seen_as_one_that_grows(valid: Tensor | None) -> None:
-    # Its room has no place in the text, and the length that it masks by is written to at each step.
-    layer = ch.MultiHeadAttention(
-        8, num_heads=2, mask=ch.causal(), parts=[ch.layers.ScoreBias(ch.alibi(2))]
-    )
-    x = torch.randn(2, 7, 8)
-    for keep in ("matrix", "summary"):
-        tables = []
-        for cache in (ch.layers.GrowingCache(), ch.layers.FixedCache(19)):
-            with torch.no_grad(), ch.watch(layer, keep=keep) as seen:
-                layer(x[:, :5], cache=cache, valid=valid)
-                layer(x[:, 5:], cache=cache)
-            tables.append(seen.table())
-            assert [call.kv_len for call in seen.calls(0)] == [5, 7]
-        for one, other in zip(*tables, strict=True):
-            assert one[:3] == other[:3]
-            assert one[3:6] == pytest.approx(other[3:6])
 
 
 def test_padding_behind_a_prefix_of_keys() -> None:

@@ -43,21 +43,6 @@ def test_the_ids_of_the_tokens_are_found(steps: list[int], given: bool) -> None:
         torch.testing.assert_close(summary.roles.induction, expected.induction)
 
 
-def test_rows_that_a_beam_search_takes_anew() -> None:
-    model, rows = Language(), torch.tensor([1, 1])
-    with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
-        model(IDS[:, :4])
-        assert model.past is not None
-        model.past = model.past[rows]
-        model(IDS[:, 4:6])
-    read = torch.cat([IDS[rows, :4], IDS[:, 4:6]], dim=1)
-    expected = ch.roles(matrices.calls("attention")[1], read).duplicate
-    roles = seen.calls("attention")[1].roles
-    assert roles is not None
-    assert expected is not None
-    torch.testing.assert_close(roles.duplicate, expected)
-
-
 def test_ids_behind_a_cache_that_was_filled_before_are_unknown() -> None:
     """From the first question on: those of an earlier question are not taken for it."""
     model = Language()
@@ -71,15 +56,16 @@ def test_ids_behind_a_cache_that_was_filled_before_are_unknown() -> None:
     assert [call.roles and call.roles.duplicate for call in seen.calls("attention")] == [None] * 3
 
 
-def test_ids_that_were_cut_off_are_forgotten() -> None:
-    """As rejected tokens are, in speculative decoding."""
+@pytest.mark.parametrize(("rows", "keys"), [([1, 1], 5), ([0, 1], 3)])
+def test_ids_where_rows_are_taken_anew_or_keys_were_cut_off(rows: list[int], keys: int) -> None:
+    """As in a beam search, and as rejected tokens are in speculative decoding."""
     model = Language()
     with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
         model(IDS[:, :5])
         assert model.past is not None
-        model.past = model.past[:, :, :3]
+        model.past = model.past[rows, :, :keys]
         model(IDS[:, 5:7])
-    read = torch.cat([IDS[:, :3], IDS[:, 5:7]], dim=1)
+    read = torch.cat([IDS[rows, :keys], IDS[:, 5:7]], dim=1)
     expected = ch.roles(matrices.calls("attention")[1], read).duplicate
     roles = seen.calls("attention")[1].roles
     assert roles is not None

@@ -1,7 +1,7 @@
 """Objects as JSON and tensors, and back, without running code; unknown kinds are refused.
 
 JSON's own values stand for themselves, `{"tensor": name, "shape": […]}` for a tensor, `{"list": […]}`
-and `{"map": [[key, value], …]}` for several values, and `{"is": kind, …}` for an object of a known
+and `{"map": {key: value, …}}` for several values, and `{"is": kind, …}` for an object of a known
 kind with all of its fields that are not None. A tensor of the file that is larger than the shape is meant up to that
 shape: what grows, such as the keys of a KV cache, is written once.
 """
@@ -19,11 +19,12 @@ from clearhead._text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
 from clearhead.masks.causal import Causal
-from clearhead.matrix.head_numbers import RoleCounts, Roles
+from clearhead.matrix.head_numbers import RoleCounts, Roles, numbers_of_heads
 from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.totals import Totals
+from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.missing import Missing
 
 KEPT: dict[str, type] = {
@@ -40,20 +41,18 @@ class Record:
         model: the name of its class.
         keep: what was kept of each call.
         calls: those of each module.
-        heads: the numbers of the heads of modules that were not kept whole.
         runs: the number of runs of the model, if modules attended several times in each.
         numbers: those of the modules in the model, if not all were kept.
-        missing: the fields of each `Missing`.
+        missing: the parts that were not seen.
         tokens, source_tokens: the texts.
     """
 
     model: str
     keep: Literal["matrix", "summary", "total", "contexts"]
     calls: dict[str, Any]
-    heads: dict[str, Any] | None = None
     runs: int | None = None
     numbers: list[int] | None = None
-    missing: list[list[str]] | None = None
+    missing: list[Missing] | None = None
     tokens: list[str] | list[int] | None = None
     source_tokens: list[str] | list[int] | None = None
 
@@ -69,22 +68,17 @@ class Record:
                 raise _content(f"it must hold a {kind.__name__} for every call of {shown(name)}.")
             if any(isinstance(call, Summary) and call.roles is None for call in calls):
                 raise _content(f"it has a summary of {shown(name)} without roles.")
-        for name, heads in (self.heads or {}).items():
-            calls = self.calls.get(name, [])
-            if not calls or any(not _are_numbers(heads, call.num_heads) for call in calls):
-                raise _content(f"it must have a number for each head; it gives {shown(heads)}.")
         if self.numbers is not None and not _are_numbers(self.numbers, len(self.calls)):
             raise _content(f"it must have a number for each layer; it gives {shown(self.numbers)}.")
         if not 0 <= (self.runs or 0) < 1 << 63:
             raise _content(f"runs must be a count; the file gives {shown(self.runs)}.")
-        if any(len(each) != len(Missing._fields) for each in self.missing or ()):
-            raise _content(f"what was not seen must be named by {', '.join(Missing._fields)}.")
 
 
 KINDS: dict[str, type] = {
     **Filed.KINDS,
     "contexts": Contexts,
     "matrix": AttentionMatrix,
+    "missing": Missing,
     "record": Record,
     "role_counts": RoleCounts,
     "roles": Roles,
@@ -98,7 +92,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 OF_MATRIX: dict[str, Any] = {
     "query": Tensor, "key": Tensor, "mask": Any, "bias": Any, "scale": float, "softcap": Any,
-    "sinks": Any, "cross": bool, "real_queries": Any, "value": Any, "context": Any,
+    "sinks": Any, "cross": bool, "real_queries": Any, "value": Any, "context": Any, "heads": Any,
 }  # fmt: skip
 """The fields of a matrix, with the types of those that are never None; the matrix checks the others."""
 
@@ -111,7 +105,7 @@ class Encoder:
     Example:
         >>> encoder = Encoder()
         >>> encoder.encode({"rows": torch.zeros(2, 3), "scale": None})
-        {'map': [['rows', {'tensor': '0', 'shape': [2, 3]}], ['scale', None]]}
+        {'map': {'rows': {'tensor': '0', 'shape': [2, 3]}, 'scale': None}}
         >>> decode(encoder.encode([ch.causal()]), {})[0].describe()
         'causal()'
     """
@@ -138,7 +132,7 @@ class Encoder:
             fields = {name: each for name, each in _values(value).items() if each is not None}
             return {"is": kind, **{name: self.encode(each) for name, each in fields.items()}}
         if isinstance(value, Mapping):
-            return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}
+            return {"map": {str(key): self.encode(each) for key, each in value.items()}}
         if isinstance(value, Sequence):
             return {"list": [self.encode(each) for each in value]}
         raise UnsupportedError(
@@ -171,17 +165,11 @@ def _goes_into(small: Tensor, large: Tensor) -> bool:
 
 
 def _fields(kind: Any) -> Mapping[str, Any]:
-    """Return the fields of a class that is written to files, with their types.
-
-    `heads` of a summary, totals or contexts is left out, since a record has it once for each module.
-    """
+    """Return the fields of a class that is written to files, with their types."""
     if kind is AttentionMatrix:
         return OF_MATRIX
     if dataclasses.is_dataclass(kind):
-        every = {field.name: field.type for field in dataclasses.fields(kind)}
-        if kind in (Summary, Totals, Contexts):
-            del every["heads"]  # a record has them once for each module
-        return every
+        return {field.name: field.type for field in dataclasses.fields(kind)}
     return kind.__annotations__
 
 
@@ -191,9 +179,10 @@ def _values(thing: Any) -> dict[str, Any]:
     if not isinstance(thing, AttentionMatrix):
         return {name: getattr(thing, name) for name in fields}
     problem = thing.problem
-    every = {name: getattr(problem, name) for name in fields if name not in ("value", "context")}
-    every |= {name: problem.restore(every[name]) for name in ("query", "key")}
-    return every | {"value": thing.value, "context": thing.context}
+    own: dict[str, Any] = {"value": thing.value, "context": thing.context}
+    own["heads"] = None if thing.heads is None else numbers_of_heads(thing)
+    every = {name: getattr(problem, name) for name in fields if name not in own}
+    return every | own | {name: problem.restore(every[name]) for name in ("query", "key")}
 
 
 def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -213,13 +202,8 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
             return _decode_tensor(json["tensor"], json["shape"], tensors)
         if json.keys() == {"list"} and isinstance(json["list"], list):
             return [decode(each, tensors) for each in json["list"]]
-        if json.keys() == {"map"} and isinstance(json["map"], list):
-            pairs = json["map"]
-            if all(isinstance(each, list) and len(each) == 2 for each in pairs):
-                found = {str(key): decode(each, tensors) for key, each in pairs}
-                if len(found) < len(pairs):
-                    raise _content("the header has a map with a key twice.")
-                return found
+        if json.keys() == {"map"} and isinstance(json["map"], dict):
+            return {key: decode(each, tensors) for key, each in json["map"].items()}
         if "is" in json:
             return _decode_object(json, tensors)
     raise _content(f"the header holds something unknown: {shown(json)}")
@@ -233,16 +217,10 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
         raise _content(f"the header speaks of a tensor {shown(name)} that is not there.")
-    sizes = tuple(tensor.shape)
-    if isinstance(shape, list) and tuple(shape) == sizes and all(type(a) is int for a in shape):
-        return tensor
-    fits = isinstance(shape, list) and len(shape) == len(sizes)
-    if not fits or not all(
-        type(a) is int and 0 <= a <= b for a, b in zip(shape, sizes, strict=True)
-    ):
-        raise _content(
-            f"tensor {shown(name)} must have at least the shape {shape}; it has {list(sizes)}.",
-        )
+    fits = _is_of(shape, list[int]) and len(shape) == tensor.ndim
+    if not fits or not all(0 <= a <= b for a, b in zip(shape, tensor.shape, strict=True)):
+        held = list(tensor.shape)
+        raise _content(f"tensor {shown(name)} must have at least the shape {shape}; it has {held}.")
     return tensor[tuple(slice(0, size) for size in shape)]
 
 
@@ -261,18 +239,26 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         known, given = (", ".join(each) or "none" for each in (fields, values))
         raise _content(f"a {name} has the fields {known}; the file gives {given}.")
     values: dict[str, Any] = dict.fromkeys(fields) | values
+    heads = values.get("heads")
+    if isinstance(heads, list):
+        values["heads"] = tuple(heads)
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             given = type(values[key]).__name__
             raise _content(f"{key} of a {name} must be {_name(expected)}; the file gives {given}.")
     try:
-        context = values.pop("context") if kind is AttentionMatrix else None
+        own = {n: values.pop(n) for n in ("context", "heads")} if kind is AttentionMatrix else {}
         made = kind(**values)
+        if heads is not None and not _are_numbers(heads, made.num_heads):
+            raise _content(f"it must have a number for each head; it gives {shown(heads)}.")
         if isinstance(made, Record):
             made.check()
         elif isinstance(made, AttentionMatrix):
             _check_mask(made.problem)
-            made._context = context
+            if heads is not None:
+                part = MatrixPart(heads=torch.tensor(heads, device=made.problem.device))
+                made = AttentionMatrix._of(made.problem.replace(part=part), made._value)
+            made._context = own["context"]
         elif kind in KEPT.values():
             repr(made)  # which reads its sizes
     except FileError:
@@ -295,6 +281,8 @@ def _is_of(value: Any, expected: Any) -> bool:
     if origin in (list, dict):
         listed = isinstance(value, origin)
         return listed and (origin is dict or all(_is_of(each, allowed[0]) for each in value))
+    if origin is tuple:
+        return isinstance(value, tuple)
     if allowed:
         return any(_is_of(value, each) for each in allowed)
     # True is an int to Python.

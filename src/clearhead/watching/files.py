@@ -8,9 +8,7 @@ import ctypes
 import json
 import math
 import os
-import stat
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,8 +19,6 @@ from clearhead._common.lazy import importing
 from clearhead._common.writing import place_of, replacing
 from clearhead._text import format_bytes, shown
 from clearhead.errors import FileError, UnsupportedError, because_of
-from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.encoding import Encoder, Record, decode
 
 VERSION = 1
@@ -100,9 +96,8 @@ def read(path: str | os.PathLike[str]) -> Any:
             `file.foreign`, for tensors of others; `file.version`, for another version; `file.content`,
             for an unknown or unfit header.
     """
-    _safetensors()
     place = place_of(path, "file.unreadable", "read")
-    metadata, tensors = _read_whole(place)
+    metadata, tensors = _read_whole(place, _safetensors())
     if KEY not in metadata:
         raise FileError("file.foreign", f"{place} has tensors, but was not written by clearhead.")
     try:
@@ -126,30 +121,24 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise FileError("file.content", f"{place}: the header is nested too deeply.") from error
 
 
-def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read_whole(place: Path, safetensors: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return the metadata and the tensors of a file by name, both from the same version of it.
 
-    safetensors opens a path more than once, so it gets the name of a file that is open already. Raises FileError:
-    `file.unreadable` for no file or another format, `file.content` for shapes larger than the file.
+    FileError: `file.unreadable` for no file or another format, `file.content` for shapes larger than the file.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        # A pipe would block.
-        with open(place, "rb", opener=_without_waiting) as held_open:
-            if not stat.S_ISREG(os.fstat(held_open.fileno()).st_mode):
-                raise FileError("file.unreadable", f"{place} could not be read: it is no file.")
-            opened = Path(f"/dev/fd/{held_open.fileno()}")
-            # Windows replaces no file that is open.
-            with safe_open(opened if opened.exists() else place, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileError:
-        raise
+        if place.exists() and not place.is_file():  # a pipe would block
+            raise ValueError("it is no file")
+        content = place.read_bytes()
+        tensors = safetensors.load(content)
     except (OSError, ValueError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"{place} could not be read as a file of safetensors: {reason}"
         raise because_of(error, FileError("file.unreadable", message)) from error
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    metadata = json.loads(header).get("__metadata__") or {}
     held = sum(each.nbytes for each in tensors.values())
     for name, tensor in tensors.items():
         claimed = math.prod(max(1, size) for size in tensor.shape)
@@ -162,11 +151,6 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     return metadata, tensors
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking on a pipe, and return its descriptor."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def read_seen(path: str | os.PathLike[str]) -> Record:
     """Return the record of a watch that `Seen.save` wrote.
 
@@ -176,20 +160,7 @@ def read_seen(path: str | os.PathLike[str]) -> Record:
     record = read(path)
     if not isinstance(record, Record):
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
-    for name, numbers in (record.heads or {}).items():
-        record.calls[name] = [_with_heads(call, tuple(numbers)) for call in record.calls[name]]
     return record
-
-
-def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
-    """Return a copy of a call, matrix or summary, with the numbers of its heads set; tensors are shared."""
-    if not isinstance(call, AttentionMatrix):
-        return replace(call, heads=numbers)
-    problem = call.problem
-    part = MatrixPart(heads=torch.tensor(numbers, device=problem.device))
-    numbered = AttentionMatrix._of(problem.replace(part=part), call._value)
-    numbered._context = call._context
-    return numbered
 
 
 def _safetensors() -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_int, as_place, check_head_numbers, check_sizes
+from clearhead._common.checks import as_int, as_place, check_head_numbers
 from clearhead._common.hints import with_hints
 from clearhead._common.rows import MeasuredRows
 from clearhead._text import shown
@@ -109,24 +109,18 @@ def _places(given: int | Tensor | None, length: int, axis: int, sample: int) -> 
 
 
 @with_hints
-def image_numbers(
-    tokens: Sequence[str | int] | Tensor, image_token: str | int, patches: int | None = None
-) -> Tensor:
+def image_numbers(tokens: Sequence[str | int] | Tensor, image_token: str | int) -> Tensor:
     """Return the number of the image that each token is a patch of, int64, −1 for other tokens.
 
     `mass` and `summary` take them as sets of keys; `edit` and `Seen.find` take the patches of an image, `numbers == 0`.
 
     Args:
         tokens: strings or ids, (len,), or a tensor of ids, (len,) or (batch, len).
-        image_token: the string or id that a model replaces by a patch, such as `processor.image_token_id`.
-        patches: the number of patches of each image; None if there are other tokens between images.
+        image_token: the string or id that a model replaces by a patch, such as `processor.image_token_id`. There must
+            be other tokens between images.
 
     Returns:
         (len,) or (batch, len).
-
-    Raises:
-        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, unless each row has `patches`
-            image tokens for every image.
 
     Example:
         >>> import torch, clearhead as ch
@@ -137,15 +131,8 @@ def image_numbers(
     if not isinstance(tokens, Tensor):
         equal = [each == image_token for each in tokens]
     is_patch = torch.as_tensor(equal, dtype=torch.bool)
-    if patches is not None:
-        check_sizes(patches=patches)
-        if bool((is_patch.sum(dim=-1) % patches).any()):
-            raise ArgumentError(
-                "argument.size",
-                f"patches={patches} must divide the number of image tokens in each row.",
-            )
-    starts = is_patch if patches else is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
-    numbers = (starts.cumsum(dim=-1) - 1) // (patches or 1)
+    starts = is_patch & ~nn.functional.pad(is_patch[..., :-1], (1, 0))
+    numbers = starts.cumsum(dim=-1) - 1
     return numbers.masked_fill(~is_patch, -1)
 
 
@@ -208,21 +195,13 @@ def path_of_layer(layer: object, paths: Mapping[int, str]) -> str:
     every = list(paths.values())
     if isinstance(layer, str) and layer in every:
         return layer
-    if not isinstance(layer, int) or isinstance(layer, bool):
-        known = ", ".join(repr(each) if each else "'' (the model itself)" for each in every)
-        raise SelectionError(
-            "watch.layer", f"no module {shown(layer)} attended; these did: {known or 'none'}."
-        )
-    if layer in paths:
-        return paths[layer]
-    if -len(every) <= layer < 0:
-        return every[layer]
-    if list(paths) == list(range(len(every))):
-        raise SelectionError("watch.layer", f"{len(every)} modules attended; there is no {layer}.")
-    kept = ", ".join(f"{number} ({path!r})" for number, path in paths.items())
+    number = as_int(layer)
+    if number is not None and (number in paths or -len(every) <= number < 0):
+        return paths[number] if number in paths else every[number]
+    known = ", ".join(f"{at} ({path!r})" for at, path in paths.items())
     raise SelectionError(
         "watch.layer",
-        f"layer {layer} of the model was not watched; these were, by their numbers in the model: {kept}.",
+        f"layer {shown(layer)} of the model was not watched; these were: {known or 'none'}.",
     )
 
 
@@ -274,39 +253,32 @@ class ChosenLayers:
         self.wanted = None if given is None else known
         self.globs = [each for each in known if isinstance(each, str)]
         self.numbers = [each for each in known if isinstance(each, int)]
-        self.from_end = [each for each in self.numbers if each < 0]
         if given is not None and not known:
             raise ArgumentError(
                 "layers.value",
                 f"layers must hold globs or numbers, or be None for all; got {shown(given)}.",
             )
 
-    def __bool__(self) -> bool:
-        """Return False if all layers are watched."""
-        return self.wanted is not None
-
     def __str__(self) -> str:
         """Return what was chosen, for a message: " of 'encoder.*', 5", or "" for all."""
         return f" of {', '.join(map(shown, self.wanted))}" if self.wanted else ""
 
-    def has(
-        self, path: str, place: int | None = None, count: int = 0, *, so_far: bool = False
-    ) -> bool:
+    def has(self, path: str, place: int | None = None, count: int | None = None) -> bool:
         """Return True for a module that is watched, by its path or its place among those that attend.
 
         Args:
             path: of the module.
             place: in the order in which they first attend.
-            count: the number of modules that attend.
-            so_far: True if more modules may attend later; a module that a negative number may then name counts too.
+            count: the number of modules that attend; None while more may follow, any of which a negative number may
+                name.
         """
         if self.wanted is None or any(fnmatchcase(path, each) for each in self.globs):
             return True
         if place is None:
             return False
-        end = place - count
-        behind = so_far and any(each <= end for each in self.from_end)
-        return place in self.numbers or end in self.from_end or behind
+        if count is None:
+            return place in self.numbers or min(self.numbers, default=0) < 0
+        return place in self.numbers or place - count in self.numbers
 
     def check(self, model: str, attended: Collection[str]) -> None:
         """Refuse a glob or a number that none of the modules that attended has.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from torch import Tensor
 
@@ -70,6 +70,8 @@ class ContextCalls(Matrices[Contexts]):
 Keep = Literal["matrix", "gradients", "contexts", "summary", "total"]
 Kind = Literal["matrix", "contexts", "summary", "total", "function"]
 
+Texts = tuple[str, ...] | tuple[int, ...] | None
+
 Part = TypeVar("Part")
 
 KINDS: dict[str, Callable[[list[Any]], Calls[Any]]] = {
@@ -89,21 +91,12 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._modules: dict[str, Calls[Any]] = {}
         self._runs = 0
         self._numbers: dict[str, int] = {}
-        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(
-            ("tokens", "source_tokens")
-        )
+        self.tokens: Texts = None
+        """The tokens that were read, if they were saved; None otherwise."""
+        self.source_tokens: Texts = None
+        """The tokens of the keys in cross-attention, if they were saved; None otherwise."""
         self.missing: list[Missing] = []
         """The parts of the model that attended and were not seen."""
-
-    @property
-    def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """The tokens that were read, if they were saved; None otherwise."""
-        return self._texts["tokens"]
-
-    @property
-    def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """The tokens of the keys in cross-attention, if they were saved; None otherwise."""
-        return self._texts["source_tokens"]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -192,24 +185,17 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return [p for name in paths for p in named(name, self._modules[name].layers(self._runs))]
 
     def numbering(self) -> dict[str, Any]:
-        """Return what a file needs in addition to the results: numbers of heads, runs and layers; {} if nothing.
+        """Return what a file needs in addition to the results: runs, numbers of layers and parts; {} if nothing.
 
-        These are the heads of a layer if some were left out, the runs if a module is several layers, the numbers of
-        the layers if some were left out, and the parts of the model that were not seen.
+        These are the runs if a module is several layers, the numbers of the layers if some were left out, and the parts
+        of the model that were not seen.
         """
         apart = any(name not in self._modules for name, _ in self.apart())
-        kept = {name: module.all()[0] for name, module in self._modules.items()}
-        heads = {
-            name: list(numbers_of_heads(each))
-            for name, each in kept.items()
-            if each.heads is not None
-        }
         numbers = list(self._by_number())
         said = {
-            "heads": heads,
             "runs": self._runs if apart else 0,
             "numbers": numbers if numbers != list(range(len(numbers))) else None,
-            "missing": [list(each) for each in self.missing],
+            "missing": self.missing,
         }
         return {name: each for name, each in said.items() if each}
 
@@ -297,24 +283,13 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """Return the number in the model of a module that attended; its place in the record if that is not known."""
         return self._numbers.get(path, self.layers.index(path))
 
-    @overload
-    def __getitem__(self, layer: str | int) -> Kept: ...
-    @overload
-    def __getitem__(self, layer: slice) -> Self: ...
-    def __getitem__(self, layer: str | int | slice) -> Kept | Self:
+    def __getitem__(self, layer: str | int) -> Kept:
         """Return the record of a module, by its path or its number.
-
-        Of several, by a slice of numbers, the record of these.
 
         Raises:
             SelectionError: codes `watch.layer`, if no such module attended, and `watch.several`, where its calls
                 are not rows of one matrix.
         """
-        if isinstance(layer, slice):
-            numbers = self._by_number()
-            chosen = range(*layer.indices(max(numbers, default=-1) + 1))
-            paths = [numbers[each] for each in chosen if each in numbers]
-            return self._of({path: self._modules[path] for path in paths})
         module = self._modules[self.path(layer)]
         reason = module.several()
         if reason:
@@ -324,18 +299,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                 f"{reason}; calls({shown(layer)}) has them all, returned(sequences) the rows of a generation.",
             )
         return module.whole()
-
-    def get(self, layer: str | int, default: Any = None, /) -> Any:
-        """Return `self[layer]`, or the default if no such module attended.
-
-        Raises:
-            SelectionError: code `watch.several`, as `self[layer]` does.
-        """
-        try:
-            self.path(layer)
-        except SelectionError:
-            return default
-        return self[layer]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)

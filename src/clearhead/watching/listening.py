@@ -84,12 +84,11 @@ class _Following:
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         """Pass a module that starts to run to the watches of this context, and to those with threads="all".
 
-        Each gets the module, a tuple of the values of all its arguments, and the modules that it runs in.
+        Each gets the module, and a tuple of the values of all its arguments.
         """
-        stack = running.stack()[:-1]
         every = (*inputs, *(named or {}).values())
         for each in _listeners():
-            each.enter(module, every, stack)
+            each.enter(module, every)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """Pass a module that has run to the watches of this context; returns None, so its output is unchanged."""

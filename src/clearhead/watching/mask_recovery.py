@@ -1,12 +1,14 @@
 """Descriptions of masks that a model materialised."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
 from clearhead.masks.documents import documents
-from clearhead.masks.full import full
+from clearhead.masks.full import Full, full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
 
@@ -40,70 +42,61 @@ def read_mask(tensor: Tensor) -> Mask | None:
         >>> read_mask(torch.eye(3).bool().flip(0)) is None
         True
     """
-    if tensor.is_meta or tensor.numel() == 0:
+    if tensor.is_meta or tensor.numel() == 0 or (tensor.ndim == 4 and not _alike(tensor, 1)):
         return None
-    if tensor.ndim == 4:
-        if not _alike(tensor, 1):
-            return None
-        rows = tensor[:, 0]
-    else:
-        rows = tensor if tensor.ndim == 3 else tensor[None]
+    rows = tensor[:, 0] if tensor.ndim == 4 else tensor if tensor.ndim == 3 else tensor[None]
     if _alike(rows, 0):
         rows = rows[:1]
     elif tensor.ndim == 3:
         return None
+    return next((mask for mask in _patterns(rows) if _draws(mask, rows)), None)
+
+
+def _patterns(rows: Tensor) -> Iterator[Mask]:
+    """Yield each description that a bool tensor, (batch or 1, query_len, kv_len), may have, if it has one at all."""
     query_len, kv_len = rows.shape[1:]
     # The last query sees every key that is real, in both.
-    valid = rows[:, -1]
-    everything = bool(valid.all())
-    real = full() if everything else padding(valid[0] if len(valid) == 1 else valid)
-    if torch.equal(rows, valid[:, None].expand_as(rows)):
-        return real
-    past = torch.ones(query_len, kv_len, dtype=torch.bool, device=tensor.device)
-    past = past.tril_(kv_len - query_len)
-    if torch.equal(rows, valid[:, None] & past):
-        return causal() if everything else causal() & real
-    found = _read_window(rows)
-    return _read_chunks(rows[0]) if found is None and len(rows) == 1 else found
-
-
-def _read_chunks(rows: Tensor) -> Mask | None:
-    """Return a mask of causal chunks, of any sizes, for (query_len, kv_len), bool; None for any other pattern."""
-    query_len, kv_len = rows.shape
-    first = rows.to(torch.uint8).argmax(dim=1)
-    if query_len != kv_len or bool((first.diff() < 0).any()):
-        return None
-    places = torch.arange(kv_len, device=rows.device)
-    if not torch.equal(rows, (places >= first[:, None]) & (places <= places[:, None])):
-        return None
-    # A chunk begins at the first key of its queries.
-    chunk = torch.unique_consecutive(first, return_inverse=True)[1]
-    begins = torch.searchsorted(chunk, chunk)
-    return documents(chunk) & causal() if torch.equal(first, begins) else None
-
-
-def _read_window(rows: Tensor) -> Mask | None:
-    """Return a sliding window, with padding if there is any; None for any other pattern.
-
-    The window is causal or on both sides. `rows` is bool, (batch or 1, query_len, kv_len), with at least one True.
-    """
-    query_len, kv_len = rows.shape[1:]
-    key = torch.arange(kv_len, device=rows.device)
-    behind = key[kv_len - query_len :, None] - key if query_len <= kv_len else None
-    if behind is None:
-        return None
-    left = max(0, int(behind.expand_as(rows)[rows].max()))
-    right = max(0, -int(behind.expand_as(rows)[rows].min()))
-    band = (behind <= left) & (behind >= -right)
-    # A key that no window reaches is not known to be padding.
-    valid = rows.any(dim=1) | ~band.any(dim=0)
-    if not torch.equal(rows, band & valid[:, None]):
-        return None
+    real = padding_of(rows[:, -1])
+    yield real
+    yield among(causal(), real)
+    if query_len > kv_len:
+        return
+    place = torch.arange(kv_len, device=rows.device)
+    behind = (place[kv_len - query_len :, None] - place).expand_as(rows)[rows]
+    left, right = max(0, int(behind.max())), max(0, -int(behind.min()))
     window = sliding_window(left=left, right=right or None)
-    mask = window if right else causal() & window
+    window = window if right else causal() & window
+    # A key that no window reaches is not known to be padding.
+    reached = _block(window, rows)[0, 0].any(dim=0)
+    yield among(window, padding_of(rows.any(dim=1) | ~reached))
+    if len(rows) == 1 and query_len == kv_len:
+        # A chunk begins at the first key of its queries.
+        first = rows[0].to(torch.uint8).argmax(dim=1)
+        yield documents(torch.unique_consecutive(first, return_inverse=True)[1]) & causal()
+
+
+def padding_of(valid: Tensor) -> Mask:
+    """Return the mask of the keys that are True, bool, (batch or 1, kv_len)."""
     if bool(valid.all()):
-        return mask
-    return mask & padding(valid[0] if len(valid) == 1 else valid)
+        return full()
+    return padding(valid[0] if len(valid) == 1 else valid)
+
+
+def among(mask: Mask, real: Mask) -> Mask:
+    """Return a mask and a mask of real keys as one, without a part that hides nothing."""
+    return mask if isinstance(real, Full) else mask & real
+
+
+def _block(mask: Mask, rows: Tensor) -> Tensor:
+    """Return a mask as a tensor, bool, (batch or 1, 1, query_len, kv_len), of the lengths and device of `rows`."""
+    query_len, kv_len = rows.shape[1:]
+    extent = mask.extent(query_len, kv_len, rows.device)
+    return mask.block(slice(0, query_len), slice(0, kv_len), extent)
+
+
+def _draws(mask: Mask, rows: Tensor) -> bool:
+    """Return True if a mask shows exactly the pairs that are True in `rows`, (batch or 1, query_len, kv_len)."""
+    return torch.equal(_block(mask, rows)[:, 0].expand_as(rows), rows)
 
 
 def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -113,7 +106,7 @@ def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
     is all bias.
 
     Returns:
-        bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0.
+        bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0 without a gradient.
 
     Example:
         >>> import torch
@@ -127,7 +120,8 @@ def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
     hidden = tensor <= torch.finfo(tensor.dtype).min
     hides = bool(hidden.any())
     rest = tensor.masked_fill(hidden, 0.0) if hides else tensor
-    return ~hidden if hides else None, rest if bool((rest != 0).any()) else None
+    adds = rest.requires_grad or bool((rest != 0).any())
+    return ~hidden if hides else None, rest if adds else None
 
 
 def _alike(tensor: Tensor, dim: int) -> bool:

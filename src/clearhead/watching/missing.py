@@ -29,14 +29,24 @@ ROUTES = re.compile("router|gate|gating|expert|moe|topk|top_k|quantiz|hyper", re
 
 RETURNED = "Its weights come with output_attentions=True."
 
+REASONS = {
+    "softmax": "it takes a softmax of its own",
+    "flex_attention": "it calls FlexAttention itself",
+    "kernel": "it attends by a kernel that cannot be seen",
+    "compiled": "it was compiled",
+}
+"""Why a part was not seen."""
+
 WAYS_OUT = {
+    "flex_attention": "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend.",
+    "compiled": "the model before torch.compile or TorchScript.",
     "timm": "timm.layers.set_fused_attn(True), before the model is made.",
     "diffusers": "model.set_attn_processor(AttnProcessor2_0()).",
     "x_transformers": "attn_flash=True (flash=True of one Attention) when the model is made; none with talking "
     "heads, which have no flash.",
     "transformer_lens": "the model of transformers itself, as it is before it is booted or converted.",
 }
-"""Advice on how to attend by PyTorch's function, by the package of a class."""
+"""Advice on how to attend by PyTorch's function, by the reason or the package of a class."""
 
 OWN_CODE = "torch.nn.functional.scaled_dot_product_attention in the place of it."
 
@@ -96,7 +106,7 @@ def places_that(missing: Sequence[Missing]) -> str:
 
 
 class Paths:
-    """The paths of the modules of a model, including modules that are added later.
+    """The paths of the modules of a model; one that is added later counts as a part of the module that it runs in.
 
     Args:
         modules: those that are there, by their paths.
@@ -109,21 +119,6 @@ class Paths:
         """Return the path of a module, or None for one of another model."""
         reference, name = self._known.get(id(module), (None, None))
         return name if reference is not None and reference() is module else None
-
-    def find(self, module: nn.Module, parents: list[nn.Module]) -> str | None:
-        """Return the path of a module that runs inside `parents`, the innermost last; None if it has none.
-
-        A module added since the search gets one, and is stored, if it is a direct child of the innermost parent of this
-        model. One added inside a ModuleList has none, like one of another model.
-        """
-        name = self.of(module)
-        if name is None and (above := self.innermost(parents)) is not None:
-            parent, path = above
-            for child, each in parent.named_children():
-                if each is module:
-                    name = f"{path}.{child}" if path else child
-                    self._known[id(module)] = weakref.ref(module), name
-        return name
 
     def innermost(self, running: list[nn.Module]) -> tuple[nn.Module, str] | None:
         """Return the innermost module of this model among those that run, and its path; None if none is of it.
@@ -201,22 +196,18 @@ class Ran:
         Args:
             seen: the paths of those that were.
         """
-        found = {path: self._of_own(path, *own) for path, own in self._own.items()}
+        found = dict(self._own)
         known = {*seen, *found}
-        for path, kind, reason, way_out in [*self._compiled(seen), *self._silent(known)]:
+        for path, kind, what in [*self._compiled(seen), *self._silent(known)]:
             if not any(other and is_within(path, other) for other in found):
-                found[path] = Missing(path, kind.__name__, reason, way_out)
-        return list(found.values())
+                found[path] = kind, what
+        return [
+            Missing(path, kind.__name__, REASONS[what], self._way_out(kind, what))
+            for path, (kind, what) in found.items()
+        ]
 
-    def _of_own(self, path: str, kind: type, what: str) -> Missing:
-        """Return the entry for a module that attends by itself; `what` is "softmax" or "flex_attention"."""
-        if what == "flex_attention":
-            way_out = "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend."
-            return Missing(path, kind.__name__, "it calls FlexAttention itself", way_out)
-        return Missing(path, kind.__name__, "it takes a softmax of its own", self._way_out(kind))
-
-    def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Yield path, class, reason and advice of each module with the name of an attention that reported no call.
+    def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str]]:
+        """Yield path, class and "kernel" for each module with the name of an attention that reported no call.
 
         `known` are the paths of those that did; modules around or inside one are passed over.
         """
@@ -225,11 +216,10 @@ class Ran:
         for path, kind in named.items():
             inside = any(outer in named and outer in known for outer in _outer(path))
             if path not in known and path not in above and not inside:
-                reason = "it attends by a kernel that cannot be seen"
-                yield path, kind, reason, self._way_out(kind)
+                yield path, kind, "kernel"
 
-    def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
-        """Yield path, class, reason and advice of each attention, with none inside, in a compiled part that ran.
+    def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str]]:
+        """Yield path, class and "compiled" for each attention, with none inside, in a compiled part that ran.
 
         Those that were seen are left out.
         """
@@ -240,15 +230,12 @@ class Ran:
             for path, kind in parts.items():
                 inner = any(is_within(other, path) for other in parts if other != path)
                 if not inner and not any(is_within(other, path) for other in seen):
-                    yield (
-                        path,
-                        kind,
-                        "it was compiled",
-                        "the model before torch.compile or TorchScript.",
-                    )
+                    yield path, kind, "compiled"
 
-    def _way_out(self, kind: type) -> str:
-        """Return advice on how to make modules of a class visible to a watch."""
+    def _way_out(self, kind: type, what: str) -> str:
+        """Return advice on how to make modules of a class visible to a watch; `what` is a key of `REASONS`."""
+        if what in WAYS_OUT:
+            return WAYS_OUT[what]
         package = kind.__module__.partition(".")[0]
         if package != "transformers":
             return WAYS_OUT.get(package, OWN_CODE)
@@ -270,9 +257,7 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
         "watch.nothing-seen",
         f"{name} ran without a call of attention that can be seen: of\n"
         "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
-        "attention interface of transformers.\n"
-        "  - a model with code of its own for the softmax of the scores is not seen\n"
-        f"  - code that torch.compile has compiled is not seen{listed(missing)}",
+        f"attention interface of transformers; or torch.compile has compiled it.{listed(missing)}",
     )
 
 

@@ -32,9 +32,8 @@ class Keys:
 
     def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
         """Store the first keys, and their values if kept, as copies unless `copy` is False, and the ids of the keys."""
-        self._rooms = [each.clone() if copy else each for each in held]
+        self._pieces = [[each.clone() if copy else each for each in held]]
         self._tokens = tokens
-        self.length = held[0].shape[2]
 
     def take_tokens(self, start: int, tokens: Tensor | None) -> None:
         """Add the ids of keys from `start` on, (batch, keys), beyond the known ones; None forgets all for good."""
@@ -51,24 +50,16 @@ class Keys:
 
     def part(self, start: int, count: int) -> list[Tensor]:
         """Return views of `count` keys from `start` on, (batch, num_kv_heads, count, dim), and their values if kept."""
-        return [room[:, :, start : start + count] for room in self._rooms]
+        if len(self._pieces) > 1:
+            with torch.inference_mode(False):  # what is kept outlives it
+                self._pieces = [
+                    [torch.cat(each, dim=2) for each in zip(*self._pieces, strict=True)]
+                ]
+        return [each[:, :, start : start + count] for each in self._pieces[0]]
 
     def append(self, new: list[Tensor]) -> None:
-        """Append new keys, and their values if kept; memory that is full is replaced."""
-        total = self.length + new[0].shape[2]
-        for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
-            if total > room.shape[2]:
-                room = more.new_empty(*more.shape[:2], 2 * total, more.shape[3])
-                room[:, :, : self.length] = self._rooms[number][:, :, : self.length]
-                self._rooms[number] = room
-            room[:, :, self.length : total] = more
-        self.length = total
-
-    def trim(self) -> None:
-        """Free the memory that was reserved and not used, in place, by copying what is used."""
-        for number, room in enumerate(self.part(0, self.length)):
-            if self._rooms[number].shape[2] > self.length:
-                self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
+        """Append copies of new keys, and of their values if kept."""
+        self._pieces.append([each.clone() for each in new])
 
 
 # calls are compared by identity, because a comparison of their tensors has no single truth value
@@ -97,20 +88,6 @@ class Call:
     made: AttentionMatrix | None = None
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields to copy or to pickle.
-
-        Raises:
-            WatchError: code `watch.copy`, for a graph, which PyTorch copies no more than it pickles.
-        """
-        if self.graph:
-            raise WatchError(
-                "watch.copy",
-                'what watch(model, keep="gradients") keeps is the graph of a run, which can be neither '
-                "copied nor pickled; save(…) writes its matrices.",
-            )
-        return vars(self)
 
     def take(self, context: Tensor) -> Tensor:
         """Return the context, or with gradients on and no graph a copy that starts one; store its graph edge if any."""
@@ -190,7 +167,7 @@ class Calls(Generic[Kept]):
         """Return the calls of the sequences that a generation returned; None here, as these are no matrices."""
 
     def close(self) -> None:
-        """Free the memory reserved for more calls; here a no-op."""
+        """Forget what is needed only while calls are added; here a no-op."""
 
     def describe(self) -> str:
         """Return the one object in a line; or the first call, and why there is no such object."""
@@ -274,10 +251,8 @@ class Matrices(Calls[Kept]):
         return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
-        """Free the memory reserved for more keys, and drop the other modules that are not needed for stitching."""
+        """Drop the other modules that are not needed for stitching."""
         self._others = self._of_the_text()
-        for call in self._calls:
-            call.keys.trim()
 
     def _of_the_text(self) -> list["Matrices[Any]"]:
         """Return, for cross-attention, a list of the last module with self-attention of the same queries; or []."""

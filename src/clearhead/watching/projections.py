@@ -58,34 +58,27 @@ def output_projection(
         module = model.get_submodule(path)
     except AttributeError as error:
         raise _unknown(path, f"{type(model).__name__} has no such module") from error
+    holders = _holders(model, path)
+    holder = next((each for each in holders if _projections(each)), holders[-1])
+    _check_context(path, holder, kept)
+    if not _projections(holder):
+        held = ", ".join(name for name, _ in holder.named_children()) or "no module"
+        kind = type(module).__name__
+        raise _unknown(path, f"{kind} holds {held}, and none by a name of an output projection")
+    name, projection = _projections(holder)[0]
+    read = weights_of(projection)
+    if isinstance(read, str):
+        raise _unknown(path, f"{name} {read}")
+    weight, bias = read
     heads = None if kept.heads is None else numbers_of_heads(kept)
-    for holder in _holders(model, path):
-        _check_context(path, holder, kept)
-        found = _projections(holder)
-        if found:
-            name, projection = found[0]
-            read = weights_of(projection)
-            if isinstance(read, str):
-                raise _unknown(path, f"{name} {read}")
-            weight, bias = read
-            total, rest = divmod(weight.shape[1], max(width, 1))
-            if (
-                not width
-                or rest
-                or (total != kept.num_heads if heads is None else total <= max(heads))
-            ):
-                reason = (
-                    f"{name} reads {weight.shape[1]} numbers, and {kept.num_heads} heads of values "
-                    f"{width} wide were seen"
-                )
-                raise _unknown(path, reason)
-            if heads is None:
-                return weight, bias
-            return weight.unflatten(1, (total, width))[:, heads].flatten(1), bias
-    held = ", ".join(name for name, _ in _holders(model, path)[-1].named_children()) or "no module"
-    raise _unknown(
-        path, f"{type(module).__name__} holds {held}, and none by a name of an output projection"
-    )
+    total, rest = divmod(weight.shape[1], max(width, 1))
+    fits = total == kept.num_heads if heads is None else total > max(heads)
+    if not width or rest or not fits:
+        seen = f"{kept.num_heads} heads of values {width} wide were seen"
+        raise _unknown(path, f"{name} reads {weight.shape[1]} numbers, and {seen}")
+    if heads is None:
+        return weight, bias
+    return weight.unflatten(1, (total, width))[:, heads].flatten(1), bias
 
 
 def projection_of(model: nn.Module, path: str) -> nn.Module | None:

@@ -17,7 +17,6 @@ from clearhead.matrix.matrix import FileOptions, PageOptions
 from clearhead.watching.encoding import Record
 from clearhead.watching.files import read_seen, write
 from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
-from clearhead.watching.missing import Missing
 from clearhead.watching.module_calls import Kept
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, listed, source_paths
@@ -48,8 +47,7 @@ class Seen(Answering, WholeRecord[Kept]):
     This is the attention matrix of a module, its summary, or the result of a function of the matrix.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
-    is "". A number picks a module by its place in that order, from the end if it is negative, and a
-    slice of numbers the record of some.
+    is "". A number picks a module by its place in that order, from the end if it is negative.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
     as in generation with a KV cache of any kind or with beams, then `seen[path]` is the one matrix that
@@ -147,8 +145,7 @@ class Seen(Answering, WholeRecord[Kept]):
         if self._keep in ("summary", "total"):
             raise ArgumentError(
                 "watch.find",
-                f'find needs a watch with keep="matrix"; keep={self._keep!r} holds no single weights. Over a data '
-                "set a function reduces each matrix: keep=lambda path, matrix: matrix.at(query, key).",
+                f'find needs a watch with keep="matrix"; keep={self._keep!r} holds no single weights.',
             )
         self.need_attention("find")
         if query is None and key is None:
@@ -321,7 +318,7 @@ class Seen(Answering, WholeRecord[Kept]):
         if self._keep != "contexts":
             self.need_attention("save", totals=True)
         texts = {
-            name: self._texts[name] if text is None else listed(name, text)
+            name: getattr(self, name) if text is None else listed(name, text)
             for name, text in (("tokens", tokens), ("source_tokens", source_tokens))
         }
         # What tells of contexts how they are put together is in no file.
@@ -384,10 +381,10 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     for name, calls in record.calls.items():
         for place, call in enumerate(calls):
             loaded._add(name, call, **({"place": place} if record.keep == "total" else {}))
-    texts: Any = {"tokens": record.tokens, "source_tokens": record.source_tokens}
-    loaded._texts |= {name: None if text is None else tuple(text) for name, text in texts.items()}
+    texts: Any = record.tokens, record.source_tokens
+    loaded.tokens, loaded.source_tokens = (each and tuple(each) for each in texts)
     loaded._runs = record.runs or 0
     if record.numbers is not None:
         loaded._numbers = dict(zip(record.calls, record.numbers, strict=True))
-    loaded._close([Missing(*each) for each in record.missing or ()])
+    loaded._close(record.missing or ())
     return loaded

@@ -22,11 +22,12 @@ from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
 from clearhead.masks.documents import documents
 from clearhead.masks.full import Full, full
-from clearhead.masks.padding import PaddedTo, Valid, padding
+from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import read_queries, real_queries
 from clearhead.watching.continuing import Continuation, QueryRun
+from clearhead.watching.mask_recovery import among, padding_of
 
 NOT_CAUSAL = "no causal mask, with or without padding, a window, chunks or pictures"
 DIFFERS = "a mask that differs from query to query"
@@ -198,12 +199,12 @@ def _joined(
         parts.append([each[:, :, fresh:stop] for each in keys])
         for every, each in zip(runs, run, strict=True):
             every.append(start + each)
-    mask = full() if cross else _described(*map(_side_by_side, runs))
-    if mask is None:
-        return f"call {pieces[-1].call} has {NOT_CAUSAL}"
-    if not valid.all():
-        real = padding(valid if len(valid) > 1 else valid[0])
-        mask = real if cross else mask & real
+    mask = padding_of(valid)
+    if not cross:
+        described = _described(*map(_side_by_side, runs))
+        if described is None:
+            return f"call {pieces[-1].call} has {NOT_CAUSAL}"
+        mask = among(described, mask)
     query = _in_order([each.query for each in calls], pieces)
     last = pieces[-1]
     if held[last.call][0].shape[2] == valid.shape[1] and last.is_own(len(held[last.call][0])):

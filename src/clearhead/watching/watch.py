@@ -6,41 +6,17 @@ running module is known from hooks on all modules at once; hooks on the modules 
 would turn PyTorch's fast paths off, and so change the result.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from collections.abc import Callable
+from typing import Any, Literal, Unpack, overload
 
-from torch import Tensor, nn
+from torch import nn
 
-from clearhead._common.checks import check_bool, check_choice
+from clearhead._common.checks import check_choice
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
-from clearhead.matrix.head_results import Contexts
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.summary import Summary
-from clearhead.matrix.totals import Totals
-from clearhead.watching.finding import ChosenLayers, read_heads
 from clearhead.watching.kept_by_path import Keep
-from clearhead.watching.recording import Result
-from clearhead.watching.token_ids import TokenIds
-from clearhead.watching.watcher import Wanted, Watch
-
-Threads = Literal["own", "all"]
-
-
-Layers = str | int | Sequence[str | int]
-
-
-class WatchOptions(TypedDict, total=False):
-    """The options of `watch` other than `keep`."""
-
-    layers: Layers | None
-    heads: Sequence[int] | None
-    tokens: Tensor | None
-    strict: bool
-    source_tokens: Tensor | None
-    values: bool
-    contexts: bool
-    threads: Threads
+from clearhead.watching.watcher import Watch, WatchOptions
 
 
 @overload
@@ -52,23 +28,11 @@ def watch(
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
-    model: nn.Module, *, keep: Literal["contexts"], **options: Unpack[WatchOptions]
-) -> Watch[Contexts]: ...
-@overload
-def watch(
-    model: nn.Module, *, keep: Literal["summary"], **options: Unpack[WatchOptions]
-) -> Watch[Summary]: ...
-@overload
-def watch(
-    model: nn.Module, *, keep: Literal["total"], **options: Unpack[WatchOptions]
-) -> Watch[Totals]: ...
-@overload
-def watch(
     model: nn.Module,
     *,
-    keep: Callable[[str, AttentionMatrix], Result],
+    keep: Keep | Callable[[str, AttentionMatrix], Any],
     **options: Unpack[WatchOptions],
-) -> Watch[Result]: ...
+) -> Watch[Any]: ...
 @with_hints
 def watch(
     model: nn.Module,
@@ -151,12 +115,4 @@ def watch(
         )
     if not callable(keep):
         check_choice("keep", keep, Keep, " or a function")
-    given: dict[str, Any] = {"threads": "own", "layers": None, **options}
-    for name in ("values", "contexts"):
-        check_bool(name, given.setdefault(name, False))
-    check_choice("threads", threads := given.pop("threads"), Threads)
-    layers, heads = ChosenLayers(given.pop("layers")), read_heads(given.pop("heads", None))
-    wanted = Wanted(keep, heads, **given)
-    wanted.check()
-    TokenIds(model, wanted.tokens, wanted.source_tokens)  # checks the ids
-    return Watch(model, layers, wanted, threads == "all")
+    return Watch(model, keep, options)

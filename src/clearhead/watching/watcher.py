@@ -3,15 +3,15 @@
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from clearhead._common.checks import check_bool, check_choice
 from clearhead._common.elements import Drawn
 from clearhead._common.torch_internals import is_transformed
 from clearhead._text import readable
@@ -19,12 +19,12 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.continuing import Continuation, Continuations
-from clearhead.watching.finding import ChosenLayers
+from clearhead.watching.continuing import Continuations
+from clearhead.watching.finding import ChosenLayers, read_heads
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import enter_context, listen
-from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
+from clearhead.watching.missing import Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.module_calls import Kept
 from clearhead.watching.recording import (
     Copies,
@@ -42,70 +42,22 @@ OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
 """The codes of arguments that do not fit the model; the call itself is as it should be."""
 
 
-@dataclass(frozen=True, eq=False)
-class Wanted:
-    """The content of a record, as `watch` takes it.
+Threads = Literal["own", "all"]
 
-    Attributes:
-        keep: what is kept of each call, or a function that makes it.
-        heads: the numbers of the query heads; None for all.
-        tokens, source_tokens: ids of the keys; None for those that the embedding reads.
-        strict, values, contexts: as of `watch`.
-    """
-
-    keep: Keep | Callable[[str, AttentionMatrix], Any]
-    heads: tuple[int, ...] | None = None
-    tokens: Tensor | None = None
-    source_tokens: Tensor | None = None
-    strict: bool = False
-    values: bool = False
-    contexts: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of record: "function" for any, "matrix" for gradients too, else `keep` itself."""
-        if callable(self.keep):
-            return "function"
-        return "matrix" if self.keep == "gradients" else self.keep
-
-    @property
-    def has_values(self) -> bool:
-        """True if the value of each call is kept: requested, or with keep="gradients"."""
-        return self.values or self.keep == "gradients"
-
-    @property
-    def has_contexts(self) -> bool:
-        """True if the context of each call is kept: requested, or with keep="contexts"."""
-        return self.contexts or self.keep == "contexts"
-
-    def check(self) -> None:
-        """Check that the options fit what is kept.
-
-        Raises:
-            ArgumentError: codes `tokens.keep`, `values.keep` and `contexts.keep`.
-        """
-        if self.keep not in ("summary", "total") and not (
-            self.tokens is self.source_tokens is None
-        ):
-            raise ArgumentError(
-                "tokens.keep",
-                'tokens are for the roles; they go with keep="summary" or keep="total".',
-            )
-        if self.values and self.keep in ("contexts", "summary", "total"):
-            raise ArgumentError(
-                "values.keep",
-                f'values go with keep="matrix" or a function; keep={self.keep!r} holds none.',
-            )
-        if self.contexts and self.kind in ("summary", "function"):
-            raise ArgumentError(
-                "contexts.keep",
-                'contexts go with keep="matrix", "gradients" or "total".',
-            )
+Layers = str | int | Sequence[str | int]
 
 
-def _unchanged(saved: Any) -> Any:
-    """Return a saved tensor as it is."""
-    return saved
+class WatchOptions(TypedDict, total=False):
+    """The options of `watch` other than `keep`."""
+
+    layers: Layers | None
+    heads: Sequence[int] | None
+    tokens: Tensor | None
+    strict: bool
+    source_tokens: Tensor | None
+    values: bool
+    contexts: bool
+    threads: Threads
 
 
 class Watch(Drawn, Generic[Kept]):
@@ -120,11 +72,36 @@ class Watch(Drawn, Generic[Kept]):
     """
 
     def __init__(
-        self, model: nn.Module, layers: ChosenLayers, wanted: Wanted, every_thread: bool
+        self,
+        model: nn.Module,
+        keep: Keep | Callable[[str, AttentionMatrix], Any],
+        options: WatchOptions,
     ) -> None:
-        self._model, self._layers, self._wanted = model, layers, wanted
-        self.every_thread = every_thread
-        self.has_graphs = wanted.keep == "gradients" or callable(wanted.keep)
+        """Check and store the arguments of `watch`; errors as there."""
+        self._model, self._keep = model, keep
+        self._kind: Kind = (
+            "function" if callable(keep) else "matrix" if keep == "gradients" else keep
+        )
+        values, contexts = options.get("values", False), options.get("contexts", False)
+        check_bool("values", values)
+        check_bool("contexts", contexts)
+        check_choice("threads", threads := options.get("threads", "own"), Threads)
+        self._layers = ChosenLayers(options.get("layers"))
+        self._heads = read_heads(options.get("heads"))
+        self._tokens = options.get("tokens"), options.get("source_tokens")
+        has_tokens = any(each is not None for each in self._tokens)
+        if has_tokens and keep not in ("summary", "total"):
+            raise ArgumentError("tokens.keep", 'tokens go with keep="summary" or keep="total".')
+        if values and keep in ("contexts", "summary", "total"):
+            raise ArgumentError("values.keep", f"values go with matrices; {keep!r} holds none.")
+        if contexts and self._kind in ("summary", "function"):
+            raise ArgumentError("contexts.keep", 'contexts go with keep="matrix" or keep="total".')
+        TokenIds(model, *self._tokens)  # checks the ids
+        self._strict = options.get("strict", False)
+        self._given = [name for name in ("values", "contexts") if options.get(name)]
+        self._values, self._contexts = values or keep == "gradients", contexts or keep == "contexts"
+        self.every_thread = threads == "all"
+        self.has_graphs = keep == "gradients" or callable(keep)
         self.entry: object = None
 
     def _begin(self) -> None:
@@ -133,20 +110,19 @@ class Watch(Drawn, Generic[Kept]):
         self._lock = threading.RLock()  # a context may be handed on while its call is recorded
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
-        self._ids = TokenIds(model, self._wanted.tokens, self._wanted.source_tokens)
+        self._ids = TokenIds(model, *self._tokens)
         self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
         self._in_run = Counter[str]()
         self._places: dict[str, int] = {}
         self._copies, self._links = Copies(graphs=self.has_graphs), Continuations()
-        self.seen: Seen[Kept] = Seen(type(model).__name__, self._wanted.kind)
+        self.seen: Seen[Kept] = Seen(type(model).__name__, self._kind)
 
     def __repr__(self) -> str:
-        wanted = self._wanted
-        keep = "function" if callable(wanted.keep) else wanted.keep
-        more = "".join(f", {name}=True" for name in ("values", "contexts") if getattr(wanted, name))
-        heads = "" if wanted.heads is None else f", heads {list(wanted.heads)}"
+        keep = "function" if callable(self._keep) else self._keep
+        more = "".join(f", {name}=True" for name in self._given)
+        heads = "" if self._heads is None else f", heads {list(self._heads)}"
         name = type(self._model).__name__
         return readable(f"watch({name}, keep={keep!r}{more}){self._layers}{heads}")
 
@@ -163,7 +139,7 @@ class Watch(Drawn, Generic[Kept]):
             )
         try:
             self._begin()
-            if self._wanted.has_values or self._wanted.has_contexts:
+            if self._values or self._contexts:
                 tap.value_readers.add(self)
             installing.install(self, listen)
             enter_context(self)
@@ -184,9 +160,16 @@ class Watch(Drawn, Generic[Kept]):
             raise
         with self._lock:
             self._copies.clear()
-            if self._layers.from_end:
-                self._forget_early(so_far=False)
-            self.seen._close(self._missing())
+            count = len(self._attended)
+            for place, name in enumerate(self._attended):
+                if not self._layers.has(
+                    name, place, count
+                ):  # a number from the end was not known before
+                    self.seen._modules.pop(name, None)
+            # What was not seen has no number, and those behind it would have others.
+            missing = self._parts.missing(self._attended)
+            every = bool(self._layers.numbers)
+            self.seen._close([each for each in missing if every or self._layers.has(each.path)])
         if error is None:
             self._raise_trouble()
 
@@ -211,12 +194,9 @@ class Watch(Drawn, Generic[Kept]):
         with self._lock:
             if name in self._parts.holding:
                 return None  # it is listed as missing
-            is_new = name not in self._attended
             self._attended[name] = self._attended.get(name, 0) + 1
             place = self._places.setdefault(name, len(self._places))
-            if is_new and self._layers.from_end:
-                self._forget_early(so_far=True)
-            if not self._layers.has(name, place, len(self._attended), so_far=True):
+            if not self._layers.has(name, place):
                 return None
             self.seen._numbers[name] = place
             try:
@@ -226,7 +206,7 @@ class Watch(Drawn, Generic[Kept]):
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
                 # Gradient checkpointing counts what a module saves; the run in the backward pass is not recorded.
-                hooks = saved_tensors_hooks(_unchanged, _unchanged)
+                hooks = saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
                 with hooks if self.has_graphs else nullcontext():
                     problem = self._ids.with_ended(self._copies.of_call(problem, name))
                     return self._kept(name, problem, gives)
@@ -239,18 +219,20 @@ class Watch(Drawn, Generic[Kept]):
 
         Totals with contexts are added when that function is called. Raises what the record of the call raises.
         """
-        wanted, every, heads = self._wanted, problem, self._wanted.heads
-        link = self._links.of(name, problem, problem.value if wanted.has_values else None)
-        tokens, first = self._known_of(problem, name, link)
+        every, heads = problem, self._heads
+        link = self._links.of(name, problem, problem.value if self._values else None)
+        tokens, first = self._ids.of(problem, name, link), None
+        if self._keep in ("summary", "total"):
+            first = self._ids.first_of(problem, name, self._links.prints.get(name))
         if heads is not None:
             heads = head_numbers(heads, problem.num_heads, name)
             problem = kept_heads(problem, heads, name)
-        value = problem.value if wanted.has_values else None
-        if callable(wanted.keep):
-            self.seen._add(name, reduced(problem, value, name, wanted.keep, tokens))
-        elif wanted.keep == "summary":
+        value = problem.value if self._values else None
+        if callable(self._keep):
+            self.seen._add(name, reduced(problem, value, name, self._keep, tokens))
+        elif self._keep == "summary":
             self.seen._add(name, summarised(problem, tokens, first))
-        elif wanted.keep == "total":
+        elif self._keep == "total":
             place = self._in_run[name] if self._running else 0
             self._in_run[name] += 1
             totals = totalled(problem, tokens, first)
@@ -263,7 +245,7 @@ class Watch(Drawn, Generic[Kept]):
                     self.seen._add(name, whole, place=place)
                 return context
 
-            if wanted.contexts:
+            if self._contexts:
                 return self._handing_on(gives, every, add)
             add()
         else:
@@ -271,9 +253,7 @@ class Watch(Drawn, Generic[Kept]):
             call = self.seen._add(name, problem, value, graph=graph, tokens=tokens, link=link)
             call.heads = heads
             take = call.take if graph and not gives.ablated else None
-            return (
-                self._handing_on(gives, every, call.hand_on, take) if wanted.has_contexts else take
-            )
+            return self._handing_on(gives, every, call.hand_on, take) if self._contexts else take
         return None
 
     def _handing_on(
@@ -292,35 +272,12 @@ class Watch(Drawn, Generic[Kept]):
         hand_on(run(problem.replace(dropout=None)))
         return take
 
-    def _known_of(
-        self, problem: Problem, name: str, link: Continuation | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the ids of a call's keys, (batch, kv_len), and the key of each first token, (batch, 1).
-
-        Each is None if not known; the second also unless summaries or totals are kept. Call it once a call: it stores
-        what the module's next call goes by. WatchError as `TokenIds.of`.
-        """
-        tokens = self._ids.of(problem, name, link)
-        if self._wanted.keep not in ("summary", "total"):
-            return tokens, None
-        return tokens, self._ids.first_of(problem, name, self._links.prints.get(name))
-
-    def _forget_early(self, *, so_far: bool) -> None:
-        """Drop the records of modules that can no longer be among the requested layers, which count from the end.
-
-        With `so_far` more modules may attend later.
-        """
-        count = len(self._attended)
-        for place, name in enumerate(self._attended):
-            if not self._layers.has(name, place, count, so_far=so_far):
-                self.seen._modules.pop(name, None)
-
-    def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
+    def enter(self, module: nn.Module, inputs: Any) -> None:
         """Note a module that starts to run, its arguments and ids; the model itself begins a run.
 
         No-op for other models.
         """
-        name = self._paths.find(module, parents)
+        name = self._paths.of(module)
         if name is None:
             return
         if module is self._model:
@@ -350,12 +307,6 @@ class Watch(Drawn, Generic[Kept]):
         assert found is not None  # else it would not be told
         self._parts.witness(found[1], found[0], kind, shape)
 
-    def _missing(self) -> list[Missing]:
-        """Return the parts that attended and were not seen: of the requested layers; of all if one is a number."""
-        found = self._parts.missing(self._attended)
-        # What was not seen has no number, and those behind it would have others.
-        return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
-
     def _raise_trouble(self) -> None:
         """Raise the WatchError of a call that could not be read, or of a block in which nothing was seen.
 
@@ -372,14 +323,10 @@ class Watch(Drawn, Generic[Kept]):
         if not self._attended:
             raise nothing_seen(name, self.seen.missing, ran=self._ran)
         self._layers.check(name, self._attended)
-        self._warn_of_missing(name)
-
-    def _warn_of_missing(self, name: str) -> None:
-        """Warn of the parts that were not seen, if any; raise a WatchError instead if the watch is strict."""
         missing = self.seen.missing
         if not missing:
             return
         text = f"{name} attended in {places_that(missing)} not seen:{listed(missing)}"
-        if self._wanted.strict:
+        if self._strict:
             raise WatchError("watch.missing", text)
-        warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)
+        warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=3)

@@ -4,7 +4,6 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from clearhead.watching.hooks import installing
 from tests.interrupts import FUNCTIONS, left_behind
 from tests.memory import new_garbage
 from tests.watching.models import Itself
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    assert left_behind() == []
-    yield
-    assert left_behind() == []
-
 
 X = torch.randn(2, 2, 5, 8)
 

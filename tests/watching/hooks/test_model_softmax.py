@@ -74,13 +74,3 @@ def test_a_patch_of_somebody_else_stays() -> None:
         assert Tensor.softmax is theirs
     finally:
         del Tensor.softmax  # that of its parent is back
-
-
-def test_nothing_is_left_behind() -> None:
-    before = torch.softmax, flex_attention.flex_attention
-    with recorded(model_softmax):
-        assert torch.softmax is not before[0]
-        assert "softmax" in vars(Tensor)
-    assert torch.softmax is before[0]
-    assert flex_attention.flex_attention is before[1]
-    assert "softmax" not in vars(Tensor)

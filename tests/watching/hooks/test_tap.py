@@ -27,22 +27,6 @@ def heard() -> Iterator[list[str | None]]:
     tap.observers.remove(observer)
 
 
-def test_who_listens_hears(heard: list[str | None]) -> None:
-    tap.report(problem)
-    tap.report(problem, child="self_attn")
-    assert heard == [None, "self_attn"]
-
-
-def test_what_runs_inside_is_not_told(heard: list[str | None]) -> None:
-    with tap.guard():
-        with tap.guard():
-            tap.report(problem)
-        assert tap.is_guarded()
-        tap.report(problem)
-    assert not tap.is_guarded()
-    assert heard == []
-
-
 @pytest.mark.parametrize("is_put", [True, False])
 def test_a_context_is_edited_where_it_can_be_put_back(is_put: bool) -> None:
     own, other, told = problem(), problem(), list[Problem]()

@@ -1,7 +1,6 @@
 """Models of transformers under watch: as they ran, and with the weights that they give themselves."""
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from typing import Any
@@ -9,19 +8,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.modules import module as torch_module
 
 import clearhead as ch
-from clearhead._common.undoing import Undo
-from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError, WatchError
 from clearhead.watching.hooks import tap
-from clearhead.watching.hooks import transformers as hook
 from tests.integrations.models import (
     KINDS,
-    SOURCE_LEN,
     TOKENS,
     VOCABULARY,
     attentions,
@@ -30,7 +24,6 @@ from tests.integrations.models import (
     same,
 )
 from tests.tolerances import assert_no_worse
-from tests.watching.hooks.test_transformers_call import Layer, tensors
 
 SIDES = ("none", "left", "right")
 NEW = 4
@@ -38,29 +31,16 @@ INTERFACE: Any = transformers.AttentionInterface
 
 
 def looks_up() -> Any:
-    """The method by which models look their function up; None in transformers 5.0, which has a table."""
-    return vars(INTERFACE).get("get_interface")
+    """The method by which models look their function up."""
+    return vars(INTERFACE)["get_interface"]
 
 
 ORIGINAL = (looks_up(),)
-with_a_method = pytest.mark.skipif(
-    ORIGINAL[0] is None, reason="models of transformers 5.0 look into a table"
-)
-
-
-def hooks() -> tuple[int, int, int]:
-    return (
-        len(torch_module._global_forward_hooks),
-        len(torch_module._global_forward_pre_hooks),
-        len(tap.observers),
-    )
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind() -> Iterator[None]:
-    before = hooks()
     yield
-    assert hooks() == before
     assert looks_up() is ORIGINAL[0]
 
 
@@ -125,28 +105,6 @@ def test_what_is_seen_are_the_weights_of_eager(name: str) -> None:
         assert_are_those_of_eager(name, found, exact, theirs, given["attention_mask"])
 
 
-def test_names_are_paths_in_the_order_of_the_calls() -> None:
-    model = make("llama", "sdpa")
-    with ch.watch(model) as seen, torch.no_grad():
-        model(**inputs("llama"))
-    assert seen.layers == ("model.layers.0.self_attn", "model.layers.1.self_attn")
-
-
-def test_cross_attention_has_two_lengths() -> None:
-    model = make("bart", "sdpa")
-    with ch.watch(model) as seen, torch.no_grad():
-        model(**inputs("bart"))
-    lengths = {path: tuple(seen[path].shape[2:]) for path in seen}
-    assert lengths == {
-        "model.encoder.layers.0.self_attn": (SOURCE_LEN, SOURCE_LEN),
-        "model.encoder.layers.1.self_attn": (SOURCE_LEN, SOURCE_LEN),
-        "model.decoder.layers.0.self_attn": (TOKENS, TOKENS),
-        "model.decoder.layers.0.encoder_attn": (TOKENS, SOURCE_LEN),
-        "model.decoder.layers.1.self_attn": (TOKENS, TOKENS),
-        "model.decoder.layers.1.encoder_attn": (TOKENS, SOURCE_LEN),
-    }
-
-
 @torch.no_grad()
 def test_a_query_that_sees_nothing_has_no_weights() -> None:
     """Eager gives it the same of every key."""
@@ -209,71 +167,6 @@ def test_generation_with_a_cache(name: str) -> None:
         ]
         exact = [exactly[path].dense() for path in exactly]
         assert_are_those_of_eager(name, found, exact, theirs, whole["attention_mask"])
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@torch.no_grad()
-def test_a_text_in_portions(implementation: str) -> None:
-    """Several tokens go on from a cache: the last query sits on the last key."""
-    eager = make("qwen3")
-    model = same(eager, implementation)
-    ids = torch.randint(2, VOCABULARY, (3, 13))
-
-    def portions(each: Any) -> tuple[list[Tensor], Tensor]:
-        past, outputs = None, []
-        with ch.watch(each) as seen:
-            for part in ids.split([7, 1, 3, 2], dim=1):
-                output = each(part, past_key_values=past, use_cache=True)
-                past = output.past_key_values
-                outputs.append(output.logits)
-        assert {len(seen.calls(path)) for path in seen} == {4}
-        return [seen[path].dense() for path in seen], torch.cat(outputs, dim=1)
-
-    found, logits = portions(model)
-    past, alone = None, []
-    for part in ids.split([7, 1, 3, 2], dim=1):
-        output = model(part, past_key_values=past, use_cache=True)
-        past = output.past_key_values
-        alone.append(output.logits)
-    assert torch.equal(logits, torch.cat(alone, dim=1))
-    exact, _ = portions(same(eager, implementation).double())
-    theirs = attentions(eager(ids, output_attentions=True))
-    assert_are_those_of_eager("qwen3", found, exact, theirs, torch.ones_like(ids))
-
-
-@torch.no_grad()
-def test_a_generation_is_one_matrix() -> None:
-    model = make("llama", "sdpa")
-    with ch.watch(model) as seen:
-        made = model.generate(**inputs("llama", "left"), max_new_tokens=5, do_sample=False)
-    tokens = made.shape[1] - 1
-    assert {tuple(seen[path].shape) for path in seen} == {(3, 4, tokens, tokens)}
-
-
-@pytest.mark.parametrize("name", KINDS)
-@torch.no_grad()
-def test_attentions_may_be_asked_for_as_well(name: str) -> None:
-    model, given = make(name), inputs(name)
-    alone = model(**given, output_attentions=True)
-    with ch.watch(model) as seen:
-        watched = model(**given, output_attentions=True)
-    for mine, theirs in zip(attentions(watched), attentions(alone), strict=True):
-        assert torch.equal(mine, theirs)
-    assert len(seen) == len(attentions(watched))
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@torch.no_grad()
-def test_summaries_of_a_model(implementation: str) -> None:
-    model, given = make("qwen3", implementation), inputs("qwen3", "right")
-    alone = model(**given).logits
-    with ch.watch(model) as seen, ch.watch(model, keep="summary") as summed:
-        watched = model(**given).logits
-    assert torch.equal(watched, alone)
-    assert summed.layers == seen.layers
-    for path in seen:
-        torch.testing.assert_close(summed[path].entropy, seen[path].entropy())
-        torch.testing.assert_close(summed[path].received, seen[path].received())
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -346,12 +239,6 @@ def by_pytorch(
     return output.transpose(1, 2), None
 
 
-def by_itself(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
-) -> Any:
-    return query.transpose(1, 2), None
-
-
 def of_somebody(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> Any:
     """A model with an implementation of attention that is not one of transformers."""
     monkeypatch.setitem(INTERFACE._global_mapping, "of_somebody", function)
@@ -374,40 +261,6 @@ def test_another_implementation_is_seen_by_what_it_calls(monkeypatch: pytest.Mon
         torch.testing.assert_close(seen[path].dense(), weights)
 
 
-@torch.no_grad()
-def test_another_implementation_that_calls_nothing_is_not_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = of_somebody(monkeypatch, by_itself)
-    with pytest.raises(WatchError) as refusal, ch.watch(model):
-        model(torch.randint(2, VOCABULARY, (1, TOKENS)))
-    assert refusal.value.code == "watch.nothing-seen"
-
-
-@with_a_method
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_an_exception_ends_the_watch(implementation: str) -> None:
-    """It ends if the block raises, and if the model does in the middle of its attention."""
-    model = make("llama", implementation)
-    stopped = pytest.raises(ZeroDivisionError)
-    with stopped, ch.watch(model):
-        assert looks_up() is not ORIGINAL[0]
-        raise ZeroDivisionError
-    assert looks_up() is ORIGINAL[0]
-
-    def fails(*_: object) -> None:
-        raise ZeroDivisionError
-
-    hook = model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(fails)
-    with pytest.raises(ZeroDivisionError), ch.watch(model), torch.no_grad():
-        model(**inputs("llama"))
-    hook.remove()
-    assert looks_up() is ORIGINAL[0]
-    with ch.watch(model) as seen, torch.no_grad():
-        model(**inputs("llama"))
-    assert seen.layers == ("model.layers.0.self_attn", "model.layers.1.self_attn")
-
-
 def test_a_function_that_fails_is_not_running_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **more: object) -> None:
         raise ZeroDivisionError
@@ -420,7 +273,6 @@ def test_a_function_that_fails_is_not_running_any_more(monkeypatch: pytest.Monke
     assert not tap.is_guarded()
 
 
-@with_a_method
 @torch.no_grad()
 def test_a_patch_of_somebody_else_stays() -> None:
     """It lies on top of what tells, which is silent from then on."""
@@ -444,61 +296,3 @@ def test_a_patch_of_somebody_else_stays() -> None:
         assert {len(seen.calls(path)) for path in seen} == {1}
     finally:
         INTERFACE.get_interface = ORIGINAL[0]
-
-
-def test_a_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As transformers before 5 has it: models look into a table, or have a function of their own."""
-
-    class Functions(dict[str, Any]):
-        pass
-
-    def sdpa(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> str:
-        return "sdpa"
-
-    def eager_attention_forward(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any
-    ) -> str:
-        return "eager"
-
-    class Module:
-        ALL_ATTENTION_FUNCTIONS = Functions(sdpa=sdpa, mystery=eager_attention_forward)
-
-    model: Any = type(sys)("a_model_of_theirs")
-    model.eager_attention_forward = eager_attention_forward
-    monkeypatch.setitem(sys.modules, "a_model_of_theirs", model)
-    found: list[Problem] = []
-    tap.observers.append(lambda read, child, gives: found.append(read()))
-    table = Module.ALL_ATTENTION_FUNCTIONS
-    undo: Undo = []
-    hook._monkeypatch(Module, undo)
-    try:
-        query, key = tensors(3, 3)
-        assert table["sdpa"](Layer(), query, key, key, None) == "sdpa"
-        assert model.eager_attention_forward(Layer(), query, key, key, None) == "eager"
-        assert table["mystery"](Layer(), query, key, key, None) == "eager"
-    finally:
-        while undo:
-            undo.pop()()
-        tap.observers.pop()
-    # What is not known is not read; the other two are causal by themselves, and not.
-    assert [problem.mask is None for problem in found] == [False, True]
-    assert table == {"sdpa": sdpa, "mystery": eager_attention_forward}
-    assert model.eager_attention_forward is eager_attention_forward
-
-
-def test_transformers_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of a model loads them while it is watched. In eager attention nothing else would see it."""
-    loaded = sys.modules["transformers.modeling_utils"]
-
-    class Later(nn.Module):
-        def forward(self) -> None:
-            monkeypatch.setitem(sys.modules, "transformers.modeling_utils", loaded)
-            self.model = make("llama", num_hidden_layers=1).model
-            self.model(**inputs("llama"))
-
-    later = Later()
-    monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
-    with ch.watch(later) as seen, torch.no_grad():
-        assert looks_up() is ORIGINAL[0]
-        later()
-    assert tuple(seen[0].shape) == (3, 4, TOKENS, TOKENS)

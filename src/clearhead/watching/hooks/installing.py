@@ -38,7 +38,6 @@ HOOKS: tuple[Install, ...] = (
     model_softmax.install,
     FUNCTIONS.install,
     sdpa.install,
-    transformers.install,
 )
 
 OTHERS = {"torch", "builtins", "typing", "abc", "collections"}
@@ -90,6 +89,7 @@ def hold(modules: Iterable[nn.Module]) -> None:
     with _lock:
         running.show_arguments(modules, _undo)
         model_softmax.hold(own, _undo)
+        transformers.hold(_undo)
     FUNCTIONS.hold(own, modules)
 
 

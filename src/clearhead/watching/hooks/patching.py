@@ -188,59 +188,42 @@ def _set(holder: Any, name: Any, value: Any) -> None:
 
 
 class Loaded:
-    """The namespaces of the loaded modules, and which of them changed since the last search.
-
-    What is done at every watch runs in C: there are thousands of modules.
-    """
+    """The namespaces of the loaded modules, and which of them changed since the last search."""
 
     def __init__(self) -> None:
-        self._modules: list[Any] = []  # held, so that no other has the id of one of them
-        self._ids: list[int] = []
-        self._names: list[dict[str, Any]] = []
-        self._sizes: list[int] = []
+        self._modules: list[Any] = []
+        # Held, so that no other has the id of one of them.
+        self._known: dict[int, tuple[dict[str, Any], int]] = {}
 
     def changed(self) -> list[dict[str, Any]]:
         """Return the namespaces that are new, or have more or fewer names than at the last search; [] if none."""
         modules = list(sys.modules.values())
-        if list(map(id, modules)) == self._ids and list(map(len, self._names)) == self._sizes:
+        same = list(map(id, modules)) == list(map(id, self._modules))
+        if same and all(len(names) == size for names, size in self._known.values()):
             return []
-        known = {id(names): size for names, size in zip(self._names, self._sizes, strict=True)}
-        found = (namespace(each) for each in modules)
-        changed = [
-            names for names in found if names is not None and known.get(id(names)) != len(names)
-        ]
-        if not changed:  # a module came that has no namespace, or one went
-            self._take(modules)
-        return changed
+        self._modules = modules
+        every = [names for each in modules if (names := namespace(each)) is not None]
+        self._known = {id(each): self._known.get(id(each), (each, -1)) for each in every}
+        return [each for each in every if self._known[id(each)][1] != len(each)]
 
     def know(self, changed: list[dict[str, Any]]) -> None:
-        """Store the sizes of all loaded namespaces as searched; no-op if `changed` is empty."""
-        if changed:
-            self._take(list(sys.modules.values()))
-
-    def _take(self, modules: list[Any]) -> None:
-        """Remember these modules, their namespaces and the sizes of the namespaces."""
-        # As many entries as there are modules, also where one has no namespace.
-        names = [{} if (found := namespace(each)) is None else found for each in modules]
-        self._modules, self._ids = modules, list(map(id, modules))
-        self._names, self._sizes = names, list(map(len, names))
+        """Store the sizes of these namespaces as searched."""
+        self._known |= {id(each): (each, len(each)) for each in changed}
 
 
 _OF_MODULES: Any = vars(types.ModuleType)["__dict__"]
-_DESCRIPTORS: dict[type, Any] = {types.ModuleType: _OF_MODULES}
 
 
 def namespace(module: Any) -> dict[str, Any] | None:
     """Return the namespace of an entry of sys.modules, not a copy, without running its code; None if it has none."""
-    kind = type(module)
-    descriptor = _DESCRIPTORS.get(kind)
-    if descriptor is None:
-        slots = (vars(parent).get("__dict__") for parent in kind.__mro__)
-        descriptor = next((each for each in slots if each is not None), None)
-        if issubclass(kind, types.ModuleType):
-            # Lazy modules answer with all that they could load.
-            descriptor = _OF_MODULES
-    if not isinstance(descriptor, types.GetSetDescriptorType | types.MemberDescriptorType):
+    try:
+        # Lazy modules answer with all that they could load.
+        is_module = issubclass(type(module), types.ModuleType)
+        names = (
+            _OF_MODULES.__get__(module)
+            if is_module
+            else object.__getattribute__(module, "__dict__")
+        )
+    except AttributeError:
         return None
-    names = descriptor.__get__(module)
     return names if isinstance(names, dict) else None

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +14,9 @@ from torch import Tensor, nn
 from clearhead._common.torch_internals import is_concrete, private
 from clearhead._common.undoing import Undo
 
-
-class Follower(Protocol):
-    """Protocol of an object that is called when a module starts to run, and when it has run or raised."""
-
-    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
-        """Take note of a module that starts to run; `inputs` are its positional arguments.
-
-        `named` are its keyword arguments, None unless `show_arguments` was called for the module.
-        """
-
-    def leave(self, module: nn.Module, output: Any) -> None:
-        """Take note of a module that has run, with its output; the return value is ignored."""
-
-
-followers: list[Follower] = []
+followers: list[Any] = []
+"""What is called when a module starts to run, `enter(module, inputs, named)`, with its arguments by name, None unless
+`show_arguments` was called for it; and when it has run or raised, `leave(module, output)`."""
 
 SOURCES = ("key_value_states", "encoder_hidden_states", "context", "memory", "encoder_states")
 """The arguments by which modules receive another text to attend to."""
@@ -151,20 +139,15 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
 
     The two are not compared here, because this runs for every call of every module.
     """
-    own: Any = inputs[0] if inputs else named.get("hidden_states")
+    is_torch = isinstance(module, nn.MultiheadAttention)
+    own: Any = inputs[0] if inputs else named.get("query" if is_torch else "hidden_states")
     source: Any = None
-    if isinstance(module, nn.MultiheadAttention):
-        own, source = (
-            inputs[place] if len(inputs) > place else named.get(name)
-            for place, name in enumerate(("query", "key"))
-        )
-    else:
-        places = _places(type(module))
-        for name in SOURCES if places or named else ():
-            place = places.get(name, len(inputs))
-            source = named.get(name, inputs[place] if place < len(inputs) else None)
-            if isinstance(source, Tensor):
-                break
+    places = _places(type(module))
+    for name in ("key",) if is_torch else SOURCES if places or named else ():
+        place = places.get(name, len(inputs))
+        source = named.get(name, inputs[place] if place < len(inputs) else None)
+        if isinstance(source, Tensor):
+            break
     if not isinstance(source, Tensor):
         return None
     return weakref.ref(own) if isinstance(own, Tensor) else None, weakref.ref(source)
@@ -192,7 +175,7 @@ def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bo
 
 @lru_cache(maxsize=1024)
 def _places(kind: type[nn.Module]) -> dict[str, int]:
-    """Return the places of `SOURCES` among the arguments of a class's forward, without self, by name; cached.
+    """Return the places of `SOURCES` and "key" among the arguments of a class's forward, without self, by name; cached.
 
     {} if the signature is unknown.
     """
@@ -200,4 +183,4 @@ def _places(kind: type[nn.Module]) -> dict[str, int]:
         names = list(inspect.signature(kind.forward).parameters)[1:]
     except (AttributeError, TypeError, ValueError):  # TorchScript has it on instances only
         return {}
-    return {name: place for place, name in enumerate(names) if name in SOURCES}
+    return {name: place for place, name in enumerate(names) if name in (*SOURCES, "key")}

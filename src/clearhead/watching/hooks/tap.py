@@ -184,6 +184,9 @@ def reporting(
     @wraps(function)
     def reported(*args: Any, **kwargs: Any) -> Any:
         """Report the call, and return the function's output, with the changed context if `put` is given."""
+        inside = getattr(_state, "inside", None)
+        if inside is not None:
+            inside.append(read(*args, **kwargs))
         if is_guarded() or not applies(*args, **kwargs):
             return function(*args, **kwargs)
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731
@@ -207,6 +210,17 @@ def reporting(
 def is_guarded() -> bool:
     """Return True while a reported call runs, and under torch.compile, which reports none."""
     return torch.compiler.is_compiling() or getattr(_state, "depth", 0) > 0
+
+
+def read_inside(function: Callable[[], Any]) -> Problem:
+    """Run a function, unreported, and return the problem of its first call of attention; IndexError if it has none."""
+    state, _state.inside = _state, []
+    try:
+        with guard():
+            function()
+        return state.inside[0]
+    finally:
+        state.inside = None
 
 
 @contextmanager

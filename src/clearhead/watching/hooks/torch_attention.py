@@ -1,11 +1,10 @@
 """nn.MultiheadAttention when it does not call scaled_dot_product_attention.
 
-With need_weights=True it works the weights out itself; in eval mode it has a fast path, and
-nn.TransformerEncoderLayer has one for the whole layer. There query and key are never seen, so they
-are recomputed from the same input by the same projections, and the value where it is read.
+With need_weights=True it works the weights out itself, and is read as the call that it makes without them. In eval mode
+it has a fast path, and nn.TransformerEncoderLayer has one for the whole layer. There query and key are never seen, so
+they are recomputed from the same input by the same projections, and the value where it is read.
 
-In its masks True hides, and a float mask is added to the scores. `is_causal` is a hint only, that
-the mask next to it is causal.
+`is_causal` is a hint only, that the mask next to it is causal.
 """
 
 import inspect
@@ -39,53 +38,20 @@ def _works_out_weights(*args: Any, **kwargs: Any) -> bool:
     return needed is None or needed
 
 
+def _without_weights(*args: Any, **kwargs: Any) -> Any:
+    """Return what `multi_head_attention_forward` returns for these arguments if no weights are needed."""
+    call: Any = dict(zip(FORWARD, args, strict=False)) | kwargs | {"need_weights": False}
+    return _forward(**call)
+
+
 def _read_forward(*args: Any, **kwargs: Any) -> Problem:
     """Return the problem of a call of `multi_head_attention_forward`, of (len, batch, embed_dim) or (len, embed_dim).
 
-    Query and key are projected again; the value only if it is read, and is the key otherwise.
+    It is that of the call of SDPA that it makes where no weights are needed, which drops nothing here.
     """
-    call = _bind(FORWARD, args, kwargs)
-    query, key, value, padded = call.query, call.key, call.value, call.key_padding_mask
-    if query.ndim == 2:
-        query, key, value = query[:, None], key[:, None], value[:, None]
-        padded = None if padded is None else padded[None]
-    sizes = query.shape[1], call.num_heads
-    if call.use_separate_proj_weight:
-        weights = call.q_proj_weight, call.k_proj_weight, call.v_proj_weight
-    else:
-        weights = call.in_proj_weight.chunk(3)
-    query_weight, key_weight, value_weight = weights
-    query_bias, key_bias, value_bias = _biases(call.in_proj_bias)
-    queries = _heads(F.linear(query, query_weight, query_bias).transpose(0, 1), call.num_heads)
-
-    def read(given: Tensor, weight: Tensor, bias: Tensor | None, more: Any, static: Any) -> Tensor:
-        """Return the projected keys or values, (batch, num_heads, kv_len, head_dim), with those that the layer appends.
-
-        `more` is one appended to each sample, (1, 1, embed_dim), or None; `static` replaces the projection if not None.
-        """
-        if static is not None:
-            heads = static.unflatten(0, sizes)
-        else:
-            projected = F.linear(given, weight, bias)
-            if more is not None:
-                projected = torch.cat([projected, more.expand(-1, sizes[0], -1)])
-            heads = _heads(projected.transpose(0, 1), call.num_heads)
-        return F.pad(heads, (0, 0, 0, 1)) if call.add_zero_attn else heads
-
-    keys = values = read(key, key_weight, key_bias, call.bias_k, call.static_k)
-    if tap.value_readers:
-        values = read(value, value_weight, value_bias, call.bias_v, call.static_v)
-    kv_len = keys.shape[2]
-    mask = bias = None
-    if call.attn_mask is not None:
-        rows = _widen(call.attn_mask, kv_len)
-        rows = rows.unflatten(0, sizes) if rows.ndim == 3 else rows[None, None]
-        mask, bias = _mask_and_bias(rows)
-    if padded is not None:
-        more, added = _mask_and_bias(_widen(padded, kv_len)[:, None, None])
-        mask = and_masks(mask, more)
-        bias = added if bias is None else bias if added is None else bias + added
-    return make_problem(queries, keys, values, mask=mask, bias=bias)
+    plain: dict[str, Any] = {"is_causal": False, "dropout_p": 0.0}
+    call = dict(zip(FORWARD, args, strict=False)) | kwargs | plain
+    return tap.read_inside(lambda: _without_weights(**call))
 
 
 def _read_fast_attention(*args: Any, **kwargs: Any) -> Problem:
@@ -132,16 +98,6 @@ def _heads(projected: Tensor, num_heads: int) -> Tensor:
     return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
-def _widen(mask: Tensor, kv_len: int) -> Tensor:
-    """Pad a mask with 0 or False to `kv_len` keys: the keys that the layer appends are visible to every query."""
-    return F.pad(mask, (0, kv_len - mask.shape[-1]))
-
-
-def _mask_and_bias(mask: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """Return a mask of PyTorch's layer as (mask, None) if it is bool, True = hidden, or as (None, bias) otherwise."""
-    return (dense(~mask), None) if mask.dtype == torch.bool else (None, mask)
-
-
 def _visible(mask: Tensor, mask_type: int | None) -> Mask:
     """Return the mask of a fast path, which hides wherever its tensor is not 0, even if that is float.
 
@@ -162,24 +118,16 @@ def _edited_forward(*args: Any, **kwargs: Any) -> Any:
         return _forward(*args, **kwargs)
     call = _bind(FORWARD, args, kwargs)
     with tap.appending((call.bias_k is not None) + bool(call.add_zero_attn)):
-        return _edited_or_observed(*args, **kwargs)
-
-
-def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
-    """Return output and weights (or None) of a call; after an edit the weights are computed from the edited problem."""
-    edited = None
-    if _works_out_weights(*args, **kwargs):
-        edited = tap.edit(lambda: _read_forward(*args, **kwargs))
-    if edited is None:
-        return _observed_forward(*args, **kwargs)
-    call: dict[str, Any] = dict(zip(FORWARD, args, strict=False)) | kwargs
-    without: dict[str, Any] = call | {"need_weights": False}
-    output, _ = _forward(**without)
+        needed = _works_out_weights(*args, **kwargs)
+        edited = tap.edit(lambda: _read_forward(*args, **kwargs)) if needed else None
+        if edited is None:
+            return _observed_forward(*args, **kwargs)
+        output, _ = _without_weights(*args, **kwargs)
     with tap.guard():  # a softmax of ours is none of the model
         weights = matrix_of(edited.read()).dense()
-    if call.get("average_attn_weights", True):
+    if call.average_attn_weights is not False:
         weights = weights.mean(dim=1)
-    return output, weights[0] if call["query"].ndim == 2 else weights
+    return output, weights[0] if call.query.ndim == 2 else weights
 
 
 def _edited_fastpath_enabled() -> bool:

@@ -1,8 +1,7 @@
 """The lookup of attention functions in the models of transformers.
 
 There every implementation passes through, the eager one included, and key heads are not repeated
-yet. transformers itself is not imported: it is looked for among what is loaded, again before each
-module runs, since it may be loaded later.
+yet. transformers itself is not imported: it is loaded if a model of it is watched.
 """
 
 import sys
@@ -11,41 +10,21 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.torch_internals import private
 from clearhead._common.undoing import Undo
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.described import NAME
-from clearhead.watching.hooks.patching import Replacement, namespace
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
-_KEY: Any = "clearhead.transformers"
-_before: dict[Any, Any] = private("nn.modules.module._global_forward_pre_hooks")
 
+def hold(undo: Undo) -> None:
+    """Report the calls of models of transformers, if it is loaded, until `undo` is run; no-op if they are reported.
 
-def install(undo: Undo) -> None:
-    """Report the calls of models of transformers from now on, until `undo` is run.
-
-    If transformers is not loaded yet, a global hook looks again before each module runs.
+    Another patch on top is left alone.
     """
-
-    def look(*_: object) -> None:
-        """Replace the lookup of transformers if it is loaded, and stop looking."""
-        loaded = sys.modules.get("transformers.modeling_utils")
-        if hasattr(loaded, "ALL_ATTENTION_FUNCTIONS"):
-            _before.pop(_KEY, None)
-            _monkeypatch(loaded, undo)
-
-    undo.append(lambda: _before.pop(_KEY, None))
-    _before[_KEY] = look
-    look()
-
-
-def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
-    """Have the models look up functions that report, until `undo` is run; another patch on top is left alone."""
-    interface = type(modeling_utils.ALL_ATTENTION_FUNCTIONS)
-    if not hasattr(interface, "get_interface"):
-        _monkeypatch_each(modeling_utils.ALL_ATTENTION_FUNCTIONS, undo)
+    loaded = sys.modules.get("transformers.modeling_utils")
+    interface: Any = type(getattr(loaded, "ALL_ATTENTION_FUNCTIONS", None))
+    if not hasattr(interface, "get_interface") or hasattr(interface.get_interface, "reports"):
         return
     original = interface.get_interface
 
@@ -61,33 +40,9 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
         if vars(interface).get("get_interface") is get_interface:
             interface.get_interface = original
 
+    vars(get_interface)["reports"] = True
     undo.append(end)
     interface.get_interface = get_interface
-
-
-def _monkeypatch_each(functions: Any, undo: Undo) -> None:
-    """Have each function of a registry of attention functions report until `undo` is run; for transformers ≤ 5.0.
-
-    There models look functions up in the registry, or else call their module's `eager_attention_forward`.
-    """
-    # Without AttentionInterface, before transformers 4.50, it is a plain dictionary.
-    put = getattr(type(functions), "register", functions.__setitem__)
-    originals = dict(functions)
-    eager = {
-        id(function): function
-        for module in list(sys.modules.values())
-        if callable(function := (namespace(module) or {}).get("eager_attention_forward"))
-    }
-
-    def end() -> None:
-        """Put the original functions back in the registry."""
-        for name, function in originals.items():
-            put(name, function)
-
-    undo.append(end)
-    for name, function in originals.items():
-        put(name, _reporting(name, function))
-    Replacement([(each, _reporting("eager", each)) for each in eager.values()]).install(undo)
 
 
 def _reporting(implementation: str | None, function: Any) -> Any:

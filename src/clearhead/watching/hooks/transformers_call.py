@@ -20,6 +20,7 @@ from clearhead.masks.documents import documents
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window as window
 from clearhead.watching.hooks.described import NAME, Described
+from clearhead.watching.mask_recovery import read_bias
 
 READ = (
     "scaling", "dropout", "is_causal", "sliding_window", "softcap", "s_aux", "sinks", "position_bias",
@@ -199,7 +200,10 @@ def _flash(
     past = causal(offset=offset) if is_causal else None
     near = _window(sliding_window, is_causal, offset, kv_len)
     if near is not None and valid is not None and _is_scattered(valid.bool(), query_len):
-        near = _among_real(valid.bool(), cast(int, sliding_window), is_causal, lengths)
+        raise UnsupportedError(
+            "transformers.argument",
+            "a window of flash attention must have no padding between the real tokens of a row.",
+        )
     return and_masks(and_masks(past, real), near)
 
 
@@ -215,23 +219,6 @@ def _is_scattered(valid: Tensor, query_len: int) -> bool:
     least = before.masked_fill(~counts, valid.shape[-1]).amin(dim=-1)
     most = before.masked_fill(~counts, 0).amax(dim=-1)
     return bool((most > least).any())
-
-
-def _among_real(
-    valid: Tensor, sliding_window: int, is_causal: bool, lengths: tuple[int, int]
-) -> Mask:
-    """Return a dense window that counts real tokens only, as flash attention does after removing the padding.
-
-    It hides by distance alone: keys too far back and, unless causal, too far ahead. Padding and, if causal, later keys
-    are left to other masks. `valid` is bool, (batch, keys); further keys, up to kv_len of `lengths`, are hidden.
-    """
-    query_len, kv_len = lengths
-    place = valid.cumsum(dim=-1)
-    behind = place[:, None, -query_len:, None] - place[:, None, None]
-    near = behind < sliding_window
-    if not is_causal:
-        near = near & (behind > -sliding_window)
-    return dense(nn.functional.pad(near, (0, kv_len - valid.shape[-1])))
 
 
 def _window(
@@ -299,10 +286,8 @@ def split_added(added: Tensor, dtype: torch.dtype) -> tuple[Mask | None, Tensor 
     """
     if not added.is_floating_point():
         return None, added.to(dtype)
-    hidden = added <= torch.finfo(added.dtype).min
-    rest = added.masked_fill(hidden, 0.0)
-    mask = dense(~hidden) if bool(hidden.any()) else None
-    return mask, rest if rest.requires_grad or bool((rest != 0).any()) else None
+    visible, rest = read_bias(added)
+    return None if visible is None else dense(visible), rest
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
