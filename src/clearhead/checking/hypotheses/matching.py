@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.recipe import (
     EMPTY_STYLES,
     RIGHT,
+    Known,
     Recipe,
     Setting,
     StageEdit,
@@ -40,6 +42,11 @@ class Trial:
     target: Tensor
     dtype: torch.dtype = torch.float64
 
+    @cached_property
+    def _known(self) -> Known:
+        """What the stages of recipes computed for this call, by the functions that made it."""
+        return {}
+
     def under(self, contract: Contract) -> "Trial":
         """Return the same call under another contract."""
         return replace(self, setting=self.setting._replace(contract=contract))
@@ -49,12 +56,11 @@ class Trial:
 
         It is computed in float64. None if its functions do not fit the inputs.
         """
-        query, key, value = (
-            each if rounding is None else each.to(rounding).double()
-            for each in (self.query, self.key, self.value)
-        )
+        sides, known = (self.query, self.key, self.value), self._known
+        if rounding is not None:
+            sides, known = tuple(each.to(rounding).double() for each in sides), None
         try:
-            found = recipe.heads(query, key, value, self.setting)
+            found = recipe.heads(*sides, self.setting, known)
             merge = recipe.merge if self.target.ndim == 3 else recipe.end
             return merge(found, self.setting)
         except (RuntimeError, IndexError, AssertionError):
@@ -77,9 +83,12 @@ class Trial:
         found = self.result(recipe)
         if found is None or found.shape != self.target.shape:
             return False
+        gap = distance(found, self.target)
+        if math.isfinite(gap):
+            return gap <= FAR
         both = found.isfinite() & self.target.isfinite()
-        gap = (found - self.target)[both].abs()
-        return not gap.numel() or bool(gap.max() <= FAR * self.target[both].abs().max())
+        gaps = (found - self.target)[both].abs()
+        return not gaps.numel() or bool(gaps.max() <= FAR * self.target[both].abs().max())
 
     def matches(self, recipe: Recipe) -> bool:
         """Return True if the recipe has the subject's output up to the plain computation's error.

@@ -77,10 +77,7 @@ def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
     Su et al., 2021, https://arxiv.org/abs/2104.09864. `layout` is "half" or "interleaved"; an odd last column stays.
     """
     width = tensor.shape[-1] // 2 * 2
-    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    places = torch.arange(start, start + tensor.shape[-2], dtype=torch.float64)
-    angles = places[:, None] * rates
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = _turns(start, tensor.shape[-2], width, base)
     if layout == "half":
         first, second = tensor[..., : width // 2], tensor[..., width // 2 : width]
     else:
@@ -90,6 +87,15 @@ def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
         torch.cat([one, two], -1) if layout == "half" else torch.stack([one, two], -1).flatten(-2)
     )
     return torch.cat([turned, tensor[..., width:]], -1)
+
+
+@lru_cache(maxsize=256)
+def _turns(start: int, length: int, width: int, base: float) -> tuple[Tensor, Tensor]:
+    """Return the cosines and the sines of a rotation, (length, width / 2), float64. Cached: do not modify them."""
+    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
+    places = torch.arange(start, start + length, dtype=torch.float64, device="cpu")
+    angles = places[:, None] * rates
+    return angles.cos(), angles.sin()
 
 
 def right_rotate(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
@@ -206,6 +212,17 @@ def right_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
     return weights
 
 
+# Results of stages, by the functions that made them.
+Known = dict[tuple[Any, ...], Any]
+
+
+def _once(known: Known, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """Return the result that is known by a key; it is made, and added, if it is not known yet."""
+    if key not in known:
+        known[key] = make()
+    return known[key]
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Attention as a row of functions, each a stage that an edit can replace.
@@ -228,30 +245,52 @@ class Recipe:
     end: Callable[..., Tensor] = right_end
     empty: str = "nan"
 
-    def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
+    def weights(
+        self, query: Tensor, key: Tensor, at: Setting, known: Known | None = None
+    ) -> Tensor:
         """Return the weights, (batch, num_heads, query_len, kv_len), by the stages from `rotate` to `after`.
 
-        The heads are split, the key heads not yet repeated, and nothing is rotated yet.
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet. `known` is as in `heads`.
         """
-        query, key = self.rotate(query, self.group(key, at), at)
-        seen = self.visible(at)
-        # Where all is finite, what keeps a NaN to itself changes nothing.
-        plain = stages.rows_finite(query) and stages.rows_finite(key)
-        scores = stages.matmul(query, key.mT) if plain else stages.scores(query, key)
-        masked = self.prepare(scores, seen, self.scale(at), at, self)
-        return self.after(self.share(masked, self.empty, at), seen, at)
 
-    def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        def scored() -> Tensor:
+            """Return the scores of the rotated query and key."""
+            rows, keys = self.rotate(query, self.group(key, at), at)
+            # Where all is finite, what keeps a NaN to itself changes nothing.
+            plain = stages.rows_finite(rows) and stages.rows_finite(keys)
+            return stages.matmul(rows, keys.mT) if plain else stages.scores(rows, keys)
+
+        known = {} if known is None else known
+        made = (self.arrange, self.group, self.rotate)
+        scores = _once(known, made, scored)
+        seen = _once(known, ("seen", self.visible), lambda: self.visible(at))
+        made = (*made, self.visible, self.scale, self.prepare, self.hide, self.empty)
+        masked = _once(known, made, lambda: self.prepare(scores, seen, self.scale(at), at, self))
+        made = (*made, self.share)
+        shares = _once(known, made, lambda: self.share(masked, self.empty, at))
+        return self.after(shares, seen, at)
+
+    def heads(
+        self, query: Tensor, key: Tensor, value: Tensor, at: Setting, known: Known | None = None
+    ) -> Tensor:
         """Return the context, (batch, num_heads, query_len, value_head_dim), by all stages but `merge` and `end`.
 
-        The heads are split, the key heads not yet repeated, and nothing is rotated yet.
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet. `known` holds results of stages
+        of other recipes on the same inputs, by the functions that made them, and gets those of this one.
         """
+        if self.around is right_around:
+            return self._inner(query, key, value, at, known)
         return self.around(self._inner, query, key, value, at)
 
-    def _inner(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+    def _inner(
+        self, query: Tensor, key: Tensor, value: Tensor, at: Setting, known: Known | None = None
+    ) -> Tensor:
         """Return the context, (batch, num_heads, query_len, value_head_dim), by the stages inside `around`."""
-        query, key, value = self.arrange(query, key, value, at)
-        return self.weights(query, key, at) @ self.group(value, at)
+        known = {} if known is None else known
+        query, key, value = _once(
+            known, ("sides", self.arrange), lambda: self.arrange(query, key, value, at)
+        )
+        return self.weights(query, key, at, known) @ self.group(value, at)
 
     def styled(self, empty: str) -> "Recipe":
         """Return the recipe with another treatment of rows that see no key."""

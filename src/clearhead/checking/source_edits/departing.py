@@ -39,10 +39,10 @@ class Departures(Operations):
     Attributes:
         drawn: the lines outside of `__init__` that draw random numbers, as they ran.
         cut: the lines that read a tensor with a gradient and whose result has none, as they ran.
-        changed: the lines whose numbers, or whose rows and columns, occur nowhere outside, as they ran. Where a
-            constant of the file causes it, such as a mask, it is the line of the constant.
-        moved: the lines that put right numbers into other rows and columns, from which the first in `changed` computes.
-        ran: the lines that ran in the call of the first in `changed`, up to it.
+        changed: the first line whose numbers, or whose rows and columns, occur nowhere outside. Where a constant of the
+            file causes it, such as a mask, it is the line of the constant.
+        moved: the lines that put right numbers into other rows and columns, from which that in `changed` computes.
+        ran: the lines that ran in the call of that in `changed`, up to it.
         last: the last line that computes with an input; 0 if none does.
     """
 
@@ -57,6 +57,7 @@ class Departures(Operations):
         self.last = 0
         self._outside: list[Tensor] = []
         self._known, self._rows, self._runs = (torch.empty(0) for _ in range(3))
+        self._tables: list[Tensor] = []  # whose parts are not in `_runs` yet
         self._kept: list[Tensor] = []  # so that no other tensor lies at the place of one
         self._read: set[int] = set()
         self._constants: dict[int, tuple[int, bool]] = {}
@@ -87,6 +88,8 @@ class Departures(Operations):
         with_gradient = any(each.requires_grad and not each.is_leaf for each in given)
         if with_gradient and (name in CUTS or not torch.is_grad_enabled()):
             self.cut.append(line)
+        if self.changed:
+            return found
         self._learn()
         fixed = [self._constants[at] for at in map(storage_of, given) if at in self._constants]
         wrong = [at for at, is_wrong in fixed if is_wrong]
@@ -106,7 +109,7 @@ class Departures(Operations):
                 self._moved[_place(each)] = at
         if is_unknown or not (name.startswith(FILLED) or all(map(self._has_rows, made))):
             is_masked = not is_unknown and any(map(_is_hiding, made))
-            self.moved = self.moved if self.changed else moved
+            self.moved = moved
             self.changed.append(max((one for one, _ in fixed if is_masked), default=at))
         return found
 
@@ -139,21 +142,33 @@ class Departures(Operations):
         tables = [each for each in (*outside, *powers) if _is_table(each)]
         rows = [side.flatten() for each in tables for side in _signatures(each)]
         self._rows = torch.cat([self._rows, *rows]).unique()
-        self._runs = torch.cat([self._rows, self._runs, *map(_runs, tables)]).unique()
+        self._tables += tables
         self._outside = []
+
+    def _are_parts(self, signatures: Tensor) -> bool:
+        """Return True if all of these rows, by their signatures, occur outside, or as parts of rows there."""
+        if _occur(signatures, self._rows):
+            return True
+        if self._tables:
+            self._runs = torch.cat([self._runs, *map(_runs, self._tables)]).unique()
+            self._tables = []
+        return _occur(signatures, self._runs)
 
     def _has_rows(self, made: Tensor) -> bool:
         """Return True if all rows occur outside, or all columns; True for integers, bools and one axis.
 
         Without hidden numbers a row occurs if it is a part of one.
         """
-        known = self._rows if _is_hiding(made) else self._runs
-        return not _is_table(made) or any(_occur(each, known) for each in _signatures(made))
+        if not _is_table(made):
+            return True
+        if _is_hiding(made):
+            return any(_occur(each, self._rows) for each in _signatures(made))
+        return any(map(self._are_parts, _signatures(made)))
 
     def _is_moved(self, made: Tensor) -> bool:
         """Return True if a row or a column of several numbers occurs nowhere outside, nor as a part of one."""
         sides = zip(made.shape[:-3:-1], _signatures(made), strict=True) if _is_table(made) else ()
-        return not all(_occur(each, self._runs) for size, each in sides if size > 1)
+        return not all(self._are_parts(each) for size, each in sides if size > 1)
 
 
 def skipped_if(tree: ast.Module, line: int, ran: Set[int]) -> int:
