@@ -30,9 +30,10 @@ from clearhead.recording.weighing import weigh
 LAYER = ("heads", "rope", "law", "parameter")
 
 
-def is_of_heads(edit: StageEdit) -> bool:
-    """Return True if an edit is about the split, the groups or the merge of heads."""
-    return edit.noun == "heads"
+def of_heads(contract: Contract, masked: bool) -> list[StageEdit]:
+    """Return the edits about the split, the groups or the merge of heads that are possible under a contract."""
+    found = edits(contract, given=False, masked=masked)
+    return [each for each in found if each.noun == "heads"]
 
 
 # Rotations that are looked for where none is declared.
@@ -327,7 +328,7 @@ class TokensEvidence(FedEvidence):
             first = first or found
             for rope in ROTATIONS if self.contract.rope is None else ():
                 turned = replace(self.promised, rope=rope)
-                found = explain(trials, turned, lambda each: [*filter(is_of_heads, table(each))])
+                found = explain(trials, turned, lambda each: of_heads(each, whole))
                 if found.known:
                     return replace(found, trials=trials)
         return first
