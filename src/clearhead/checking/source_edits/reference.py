@@ -355,8 +355,10 @@ def unequal_gradients(
     for result, sides in (found, expected):
         gradients: Sequence[Tensor | None] = [None] * len(sides)
         if result.requires_grad:
-            # A gradient of the result itself would import the compiler, for seconds.
-            gradients = torch.autograd.grad((result * along).sum(), sides, allow_unused=True)
+            # The gradient of a number: that of a tensor imports the compiler, for seconds.
+            with torch.enable_grad():
+                total = (result * along).sum()
+            gradients = torch.autograd.grad(total, sides, allow_unused=True)
         made.append(gradients)
     lost = [
         label
