@@ -212,15 +212,8 @@ def right_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
     return weights
 
 
-# Results of stages, by the functions that made them.
-Known = dict[tuple[Any, ...], Any]
-
-
-def _once(known: Known, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Return the result that is known by a key; it is made, and added, if it is not known yet."""
-    if key not in known:
-        known[key] = make()
-    return known[key]
+# Scores and values by the functions that made them.
+Known = dict[tuple[Any, ...], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -245,38 +238,33 @@ class Recipe:
     end: Callable[..., Tensor] = right_end
     empty: str = "nan"
 
-    def weights(
-        self, query: Tensor, key: Tensor, at: Setting, known: Known | None = None
-    ) -> Tensor:
+    def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
         """Return the weights, (batch, num_heads, query_len, kv_len), by the stages from `rotate` to `after`.
 
-        The heads are split, the key heads not yet repeated, and nothing is rotated yet. `known` is as in `heads`.
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet.
         """
+        return self._shares(self._scores(query, key, at), at)
 
-        def scored() -> Tensor:
-            """Return the scores of the rotated query and key."""
-            rows, keys = self.rotate(query, self.group(key, at), at)
-            # Where all is finite, what keeps a NaN to itself changes nothing.
-            plain = stages.rows_finite(rows) and stages.rows_finite(keys)
-            return stages.matmul(rows, keys.mT) if plain else stages.scores(rows, keys)
+    def _scores(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
+        """Return the products of the rotated query and key."""
+        query, key = self.rotate(query, self.group(key, at), at)
+        # Where all is finite, what keeps a NaN to itself changes nothing.
+        plain = stages.rows_finite(query) and stages.rows_finite(key)
+        return stages.matmul(query, key.mT) if plain else stages.scores(query, key)
 
-        known = {} if known is None else known
-        made = (self.arrange, self.group, self.rotate)
-        scores = _once(known, made, scored)
-        seen = _once(known, ("seen", self.visible), lambda: self.visible(at))
-        made = (*made, self.visible, self.scale, self.prepare, self.hide, self.empty)
-        masked = _once(known, made, lambda: self.prepare(scores, seen, self.scale(at), at, self))
-        made = (*made, self.share)
-        shares = _once(known, made, lambda: self.share(masked, self.empty, at))
-        return self.after(shares, seen, at)
+    def _shares(self, scores: Tensor, at: Setting) -> Tensor:
+        """Return the weights that the stages from `prepare` to `after` make of the scores."""
+        seen = self.visible(at)
+        masked = self.prepare(scores, seen, self.scale(at), at, self)
+        return self.after(self.share(masked, self.empty, at), seen, at)
 
     def heads(
         self, query: Tensor, key: Tensor, value: Tensor, at: Setting, known: Known | None = None
     ) -> Tensor:
         """Return the context, (batch, num_heads, query_len, value_head_dim), by all stages but `merge` and `end`.
 
-        The heads are split, the key heads not yet repeated, and nothing is rotated yet. `known` holds results of stages
-        of other recipes on the same inputs, by the functions that made them, and gets those of this one.
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet. `known` holds scores and values
+        of other recipes for the same inputs, and gets those of this one.
         """
         if self.around is right_around:
             return self._inner(query, key, value, at, known)
@@ -287,10 +275,12 @@ class Recipe:
     ) -> Tensor:
         """Return the context, (batch, num_heads, query_len, value_head_dim), by the stages inside `around`."""
         known = {} if known is None else known
-        query, key, value = _once(
-            known, ("sides", self.arrange), lambda: self.arrange(query, key, value, at)
-        )
-        return self.weights(query, key, at, known) @ self.group(value, at)
+        made_by = (self.arrange, self.group, self.rotate)
+        if made_by not in known:
+            query, key, value = self.arrange(query, key, value, at)
+            known[made_by] = self._scores(query, key, at), self.group(value, at)
+        scores, value = known[made_by]
+        return self._shares(scores, at) @ value
 
     def styled(self, empty: str) -> "Recipe":
         """Return the recipe with another treatment of rows that see no key."""
