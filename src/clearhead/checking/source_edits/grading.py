@@ -60,12 +60,6 @@ class _Asked(NamedTuple):
     promises: Sequence[Mapping[str, Any]]
     args: Sequence[Mapping[str, Any] | None]
 
-    @classmethod
-    def of(cls, thing: Any, row: LessonRow, args: Mapping[str, Any] | None) -> "_Asked":
-        """Return what a lesson asks of an object: its promises, each with the arguments for a class, or None."""
-        promises = promises_of(row, thing)
-        return cls(row, promises, [_arguments(thing, row, each, args) for each in promises])
-
     def mistake(self, thing: Any) -> tuple[Mistake | None, Mapping[str, Any]]:
         """Return the first mistake under the promise with the most right results, and that promise.
 
@@ -77,21 +71,16 @@ class _Asked(NamedTuple):
             if mistake is None:
                 return None, promised
             found.append((mistake, promised))
+            if mistake.error is not None and args == self.args[-1]:
+                break  # the other promises make no difference to an error
         return max(found, key=lambda each: each[0].right)
 
     def is_right(self, program: Program) -> bool:
         """Return True if a program has no mistake under one of the promises; False if it raises."""
         try:
-            thing = program.make()
-            for promised, args in zip(self.promises, self.args, strict=True):
-                mistake = first_mistake(thing, self.row, promised, args)
-                if mistake is None:
-                    return True
-                if mistake.error is not None and args == self.args[-1]:
-                    return False  # as under the other promises
+            return self.mistake(program.make())[0] is None
         except Exception:  # most edits make no sense
             return False
-        return False
 
 
 def _arguments(
@@ -123,7 +112,8 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
     name = getattr(thing, "__name__", type(thing).__name__)
     exercise = exercises_of(row.number).get(name)
     row = row if exercise is None else exercise.row
-    asked = _Asked.of(thing, row, args)
+    promises = promises_of(row, thing)
+    asked = _Asked(row, promises, [_arguments(thing, row, each, args) for each in promises])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:
