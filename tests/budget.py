@@ -1,7 +1,6 @@
 """Count the code of each package, and compare it with `tests/budget.toml`.
 
-    python -m tests.budget            print the table, and lower each number that has fallen
-    python -m tests.budget --start    print it, and begin with the numbers of today
+    python -m tests.budget    print the table, and lower each number that has fallen
 
 A line of code holds a token that belongs neither to a comment nor to a docstring.
 """
@@ -96,18 +95,19 @@ def read() -> dict[str, dict[str, int]]:
     return tomllib.loads(FILE.read_text("utf-8"))
 
 
-def main(start: bool) -> None:
-    """Print the table, and write it with the numbers that have fallen, or with all of them."""
+def main() -> None:
+    """Print the table, and write it with the numbers that have fallen."""
     table = read()
     counts = counted(table)
     written = [line for line in FILE.read_text("utf-8").splitlines() if line.startswith("#")]
     print(f"{'':40} today budget target")
     for row, (now, target) in ((row, tuple(each.values())) for row, each in table.items()):
         print(f"{row:40} {counts[row]:>5} {now:>6} {target:>6}{' above' * (counts[row] > now)}")
-        now = counts[row] if start else min(now, counts[row])
-        written.append(f'"{row}" = {{ now = {now}, target = {target} }}')
+        written.append(f'"{row}" = {{ now = {min(now, counts[row])}, target = {target} }}')
     FILE.write_text("\n".join(written) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] == ["--start"])
+    if sys.argv[1:]:
+        sys.exit(__doc__)
+    main()

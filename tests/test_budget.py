@@ -52,13 +52,12 @@ def test_numbers_are_only_lowered(
     lines = [f'"{row}" = {{ now = {now}, target = 7 }}' for row, now in rows.items()]
     file.write_text("\n".join(["# Words.", *lines]), encoding="utf-8")
     monkeypatch.setattr(budget, "FILE", file)
-    for start, matrix in ((False, rows["matrix"]), (True, COUNTS["matrix"])):
-        budget.main(start)
-        assert budget.read() == {
-            "attention": {"now": COUNTS["attention"], "target": 7},
-            "matrix": {"now": matrix, "target": 7},
-        }
-        assert file.read_text("utf-8").startswith("# Words.\n")
+    budget.main()
+    assert budget.read() == {
+        "attention": {"now": COUNTS["attention"], "target": 7},
+        "matrix": {"now": rows["matrix"], "target": 7},
+    }
+    assert file.read_text("utf-8").startswith("# Words.\n")
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:3]] == [
         "7",
         "above",

@@ -320,7 +320,7 @@ def test_the_address_says_what_is_shown(opens: Opens, tmp_path: Path) -> None:
     assert page.get_by_label("Sample").input_value() == "2"
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => location.hash.includes('query=3')")
+    page.wait_for_function("() => location.hash.startsWith('#stage=context&query=3')")
     page.reload()
     page.locator(".reading").wait_for()
     assert reading(page).startswith("context 3")
