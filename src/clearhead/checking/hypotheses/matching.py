@@ -56,11 +56,13 @@ class Trial:
 
         It is computed in float64. None if its functions do not fit the inputs.
         """
-        sides, known = (self.query, self.key, self.value), self._known
-        if rounding is not None:
-            sides, known = tuple(each.to(rounding).double() for each in sides), None
+        query, key, value = (
+            each if rounding is None else each.to(rounding).double()
+            for each in (self.query, self.key, self.value)
+        )
+        known = self._known if rounding is None else None
         try:
-            found = recipe.heads(*sides, self.setting, known)
+            found = recipe.heads(query, key, value, self.setting, known)
             merge = recipe.merge if self.target.ndim == 3 else recipe.end
             return merge(found, self.setting)
         except (RuntimeError, IndexError, AssertionError):

@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Set
+from functools import partial
 from typing import Any
 
 import torch
@@ -159,11 +160,9 @@ class Departures(Operations):
 
         Without hidden numbers a row occurs if it is a part of one.
         """
-        if not _is_table(made):
-            return True
-        if _is_hiding(made):
-            return any(_occur(each, self._rows) for each in _signatures(made))
-        return any(map(self._are_parts, _signatures(made)))
+        whole = partial(_occur, known=self._rows)
+        occurs = whole if _is_hiding(made) else self._are_parts
+        return not _is_table(made) or any(map(occurs, _signatures(made)))
 
     def _is_moved(self, made: Tensor) -> bool:
         """Return True if a row or a column of several numbers occurs nowhere outside, nor as a part of one."""

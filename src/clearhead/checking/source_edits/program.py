@@ -126,10 +126,10 @@ def _bound(body: list[Any], around: Mapping[str, Any]) -> None:
             for each in (*node.args.args, *node.args.kwonlyargs):
                 each.annotation = None
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-        for each in (one for target in targets if target is not None for one in ast.walk(target)):
-            changed = isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load)
-            if changed and inspect.ismodule(around.get(getattr(each.value, "id", ""))):
-                raise SyntaxError("a module is not to be changed")
+        parts = [one for each in targets for one in getattr(each, "elts", [each])]
+        owners = [each.value for each in parts if isinstance(each, ast.Attribute)]
+        if any(inspect.ismodule(around.get(getattr(each, "id", ""))) for each in owners):
+            raise SyntaxError("a module is not to be changed")
 
 
 def _count(at: ast.stmt) -> ast.Expr:
