@@ -28,6 +28,7 @@ from clearhead.checking.reporting import cannot_run, reported
 from clearhead.checking.scanning.takes import likely_takes
 from clearhead.checking.source_edits.grading import grade
 from clearhead.checking.subject.completing import PARTS, completed, part_of
+from clearhead.checking.subject.limiting import within
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import always
 from clearhead.checking.subject.stubs import stubs_of
@@ -58,6 +59,7 @@ def check(
     seed: int = 0,
     lesson: int | None = None,
     inputs: Any = None,
+    timeout: float | None = None,
     **declared: Any,
 ) -> Report:
     """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
@@ -80,11 +82,13 @@ def check(
             the report speaks in the words of that lesson.
         inputs: the arguments of one call of a model, a tensor, a tuple or a dict: the model is called with
             them, and every attention that runs is checked, at its sizes and with its masks.
+        timeout: seconds after which the check ends with an error; None for no limit. Code that does not come back
+            to Python is not ended: on the command line its process is.
         **declared: fields of the contract.
 
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
-        ModelError: what is checked could not be found, made or called.
+        ModelError: what is checked could not be found, made or called; code `check.timeout` after `timeout`.
         TooLargeError: code `memory.full`, for sizes that do not fit into memory.
 
     Example:
@@ -97,11 +101,12 @@ def check(
     """
     if lesson is not None:
         row = lessons.row_of(lesson, {"takes": takes, "contract": contract, **declared})
-        return _graded(subject, row, args, sizes, seed)
+        with within(timeout):
+            return _graded(subject, row, args, sizes, seed)
     promised = contract_of(contract, sizes, declared)
     if inputs is not None and takes is not None:
         raise ArgumentError("check.inputs", "inputs= says how it is called; leave takes= out.")
-    with _guarded():
+    with within(timeout), _guarded():
         if isinstance(subject, str):
             subject = located(subject)
             if _makes(subject, args):
