@@ -77,7 +77,10 @@ def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
     Su et al., 2021, https://arxiv.org/abs/2104.09864. `layout` is "half" or "interleaved"; an odd last column stays.
     """
     width = tensor.shape[-1] // 2 * 2
-    cos, sin = _turns(start, tensor.shape[-2], width, base)
+    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    places = torch.arange(start, start + tensor.shape[-2], dtype=torch.float64)
+    angles = places[:, None] * rates
+    cos, sin = angles.cos(), angles.sin()
     if layout == "half":
         first, second = tensor[..., : width // 2], tensor[..., width // 2 : width]
     else:
@@ -87,15 +90,6 @@ def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
         torch.cat([one, two], -1) if layout == "half" else torch.stack([one, two], -1).flatten(-2)
     )
     return torch.cat([turned, tensor[..., width:]], -1)
-
-
-@lru_cache(maxsize=256)
-def _turns(start: int, length: int, width: int, base: float) -> tuple[Tensor, Tensor]:
-    """Return the cosines and the sines of a rotation, (length, width / 2), float64. Cached: do not modify them."""
-    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
-    places = torch.arange(start, start + length, dtype=torch.float64, device="cpu")
-    angles = places[:, None] * rates
-    return angles.cos(), angles.sin()
 
 
 def right_rotate(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
@@ -212,10 +206,6 @@ def right_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
     return weights
 
 
-# Scores and values by the functions that made them.
-Known = dict[tuple[Any, ...], tuple[Tensor, Tensor]]
-
-
 @dataclass(frozen=True)
 class Recipe:
     """Attention as a row of functions, each a stage that an edit can replace.
@@ -243,44 +233,25 @@ class Recipe:
 
         The heads are split, the key heads not yet repeated, and nothing is rotated yet.
         """
-        return self._shares(self._scores(query, key, at), at)
-
-    def _scores(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
-        """Return the products of the rotated query and key."""
         query, key = self.rotate(query, self.group(key, at), at)
+        seen = self.visible(at)
         # Where all is finite, what keeps a NaN to itself changes nothing.
         plain = stages.rows_finite(query) and stages.rows_finite(key)
-        return stages.matmul(query, key.mT) if plain else stages.scores(query, key)
-
-    def _shares(self, scores: Tensor, at: Setting) -> Tensor:
-        """Return the weights that the stages from `prepare` to `after` make of the scores."""
-        seen = self.visible(at)
+        scores = stages.matmul(query, key.mT) if plain else stages.scores(query, key)
         masked = self.prepare(scores, seen, self.scale(at), at, self)
         return self.after(self.share(masked, self.empty, at), seen, at)
 
-    def heads(
-        self, query: Tensor, key: Tensor, value: Tensor, at: Setting, known: Known | None = None
-    ) -> Tensor:
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         """Return the context, (batch, num_heads, query_len, value_head_dim), by all stages but `merge` and `end`.
 
-        The heads are split, the key heads not yet repeated, and nothing is rotated yet. `known` holds scores and values
-        of other recipes for the same inputs, and gets those of this one.
+        The heads are split, the key heads not yet repeated, and nothing is rotated yet.
         """
-        if self.around is right_around:
-            return self._inner(query, key, value, at, known)
         return self.around(self._inner, query, key, value, at)
 
-    def _inner(
-        self, query: Tensor, key: Tensor, value: Tensor, at: Setting, known: Known | None = None
-    ) -> Tensor:
+    def _inner(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         """Return the context, (batch, num_heads, query_len, value_head_dim), by the stages inside `around`."""
-        known = {} if known is None else known
-        made_by = (self.arrange, self.group, self.rotate)
-        if made_by not in known:
-            query, key, value = self.arrange(query, key, value, at)
-            known[made_by] = self._scores(query, key, at), self.group(value, at)
-        scores, value = known[made_by]
-        return self._shares(scores, at) @ value
+        query, key, value = self.arrange(query, key, value, at)
+        return self.weights(query, key, at) @ self.group(value, at)
 
     def styled(self, empty: str) -> "Recipe":
         """Return the recipe with another treatment of rows that see no key."""

@@ -3,7 +3,6 @@
 import ast
 import sys
 from collections.abc import Set
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +57,6 @@ class Departures(Operations):
         self.last = 0
         self._outside: list[Tensor] = []
         self._known, self._rows, self._runs = (torch.empty(0) for _ in range(3))
-        self._tables: list[Tensor] = []  # whose parts are not in `_runs` yet
         self._kept: list[Tensor] = []  # so that no other tensor lies at the place of one
         self._read: set[int] = set()
         self._constants: dict[int, tuple[int, bool]] = {}
@@ -89,7 +87,7 @@ class Departures(Operations):
         with_gradient = any(each.requires_grad and not each.is_leaf for each in given)
         if with_gradient and (name in CUTS or not torch.is_grad_enabled()):
             self.cut.append(line)
-        if self.changed:
+        if self.changed:  # of these the first alone counts
             return found
         self._learn()
         fixed = [self._constants[at] for at in map(storage_of, given) if at in self._constants]
@@ -143,31 +141,21 @@ class Departures(Operations):
         tables = [each for each in (*outside, *powers) if _is_table(each)]
         rows = [side.flatten() for each in tables for side in _signatures(each)]
         self._rows = torch.cat([self._rows, *rows]).unique()
-        self._tables += tables
+        self._runs = torch.cat([self._rows, self._runs, *map(_runs, tables)]).unique()
         self._outside = []
-
-    def _are_parts(self, signatures: Tensor) -> bool:
-        """Return True if all of these rows, by their signatures, occur outside, or as parts of rows there."""
-        if _occur(signatures, self._rows):
-            return True
-        if self._tables:
-            self._runs = torch.cat([self._runs, *map(_runs, self._tables)]).unique()
-            self._tables = []
-        return _occur(signatures, self._runs)
 
     def _has_rows(self, made: Tensor) -> bool:
         """Return True if all rows occur outside, or all columns; True for integers, bools and one axis.
 
         Without hidden numbers a row occurs if it is a part of one.
         """
-        whole = partial(_occur, known=self._rows)
-        occurs = whole if _is_hiding(made) else self._are_parts
-        return not _is_table(made) or any(map(occurs, _signatures(made)))
+        known = self._rows if _is_hiding(made) else self._runs
+        return not _is_table(made) or any(_occur(each, known) for each in _signatures(made))
 
     def _is_moved(self, made: Tensor) -> bool:
         """Return True if a row or a column of several numbers occurs nowhere outside, nor as a part of one."""
         sides = zip(made.shape[:-3:-1], _signatures(made), strict=True) if _is_table(made) else ()
-        return not all(self._are_parts(each) for size, each in sides if size > 1)
+        return not all(_occur(each, self._runs) for size, each in sides if size > 1)
 
 
 def skipped_if(tree: ast.Module, line: int, ran: Set[int]) -> int:

@@ -78,15 +78,13 @@ def first_mistake(
         if row.calls and not (row.is_part and is_module):
             return _first(next_to_solution(thing, row, solution_of(row)))
         try:
-            made = thing(**(args or {})) if inspect.isclass(thing) else thing
-            if isinstance(made, nn.Module):
-                made = _settled(made if inspect.isclass(thing) else copy.deepcopy(made))
-                mistake = _first(asked_parameters(made, row))
-                if mistake is not None:
-                    return mistake
-                ways = range(_ways(made, row))
-            else:
+            made = thing(**(args or {})) if inspect.isclass(thing) else copy.deepcopy(thing)
+            if not isinstance(made, nn.Module):
                 raise UnknownOutcomeError
+            mistake = _first(asked_parameters(_settled(made), row))
+            if mistake is not None:
+                return mistake
+            ways = range(_ways(made, row))
         except UnknownOutcomeError:
             raise
         except Exception as error:  # any that the code of a learner raises

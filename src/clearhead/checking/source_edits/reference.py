@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -80,8 +80,7 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
             yield Mistake(
                 "shape.fixed", f"it is right with other sizes than {sizes}", error=made[bad][1]
             )
-    calls = zip(right.inputs, right.expected, strict=True)
-    yield from compared(called(thing, *each) for each in calls)
+    yield from compared(map(partial(called, thing), right.inputs, right.expected))
     again = [thing(*copied(right.inputs[-1])) for _ in range(2)]
     yield from compared(iter([called(lambda *_: again[0], right.inputs[-1], again[1])]))
 
@@ -102,15 +101,15 @@ def solved(text: str, name: str, number: int, calls: tuple[str, ...], made: str)
     namespace: dict[str, Any] = {}
     exec(compile(text, "solution", "exec", dont_inherit=True), namespace)
     thing = namespace[name]
-    is_module = inspect.isclass(thing)
-    if is_module:
+    if inspect.isclass(thing):
         thing = _made(thing, made).eval()
         for each in thing.parameters():
             each.copy_(torch.randn(each.shape) * SPREAD_HEADS * max(each.shape) ** -0.5)
     inputs = [_evaluated(f"({each},)", number + at) for at, each in enumerate(calls)]
     expected, stages = [], []
     for each in inputs:
-        with _recorded(dict(thing.named_modules()) if is_module else {}) as found:
+        parts = dict(thing.named_modules()) if isinstance(thing, nn.Module) else {}
+        with _recorded(parts) as found:
             expected.append(thing(*copied(each)))
         stages.append(found)
     return Solved(thing, inputs, expected, stages)
