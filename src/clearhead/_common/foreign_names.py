@@ -7,7 +7,6 @@ import re
 import sys
 import tomllib
 from collections.abc import Container, Mapping
-from functools import cache
 from importlib import import_module, resources
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -251,7 +250,6 @@ def side_of(name: str) -> str | None:
     return found[0] if len(found) == 1 and not MASKS.search(name) else None
 
 
-@cache
 def role(name: str) -> str | None:
     """Return the role of the projection of this name: q, k, v, qkv or kv; None for any other name.
 
