@@ -192,7 +192,7 @@ bounds: setup
 	@$(RUN) -m tests.bounds
 
 # Random calls against the definition in float64, for so many minutes, from a seed on; a failure is shrunk and
-# printed as three lines to paste. Before them, INTERRUPTS=1000 interrupts each scene as often, at random moments.
+# printed, to paste. Before them, INTERRUPTS=1000 interrupts each scene as often, at random moments.
 MINUTES ?= 10
 SEED ?= 0
 INTERRUPTS ?= 0

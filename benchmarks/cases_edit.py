@@ -11,7 +11,7 @@ from torch import Tensor
 
 import clearhead as ch
 from benchmarks.harness import Side, Sides, case
-from clearhead.editing import replaying
+from clearhead.editing import measuring
 
 HEADS = 9
 SIXTEEN = [*range(0, 15, 2), *range(15, 30, 2)]
@@ -91,7 +91,7 @@ def _together(tokens: int, layers: list[int]) -> Sides:
     last = {"input_ids": _ids(tokens), "logits_to_keep": 1}
 
     def measured(edits: int) -> Any:
-        with patch.object(replaying, "TOKENS", edits * tokens):
+        with patch.object(measuring, "TOKENS", edits * tokens):
             return ch.effects(model, last, _last, layers=layers, progress=False).baseline
 
     sides: dict[str, Side] = {

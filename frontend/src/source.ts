@@ -30,8 +30,7 @@ export interface Tile {
   top: number;
   /** Queries and keys of the finest rectangles whose sums are known: 1 and 1 is every weight. */
   grain: [number, number];
-  /** So many of the strongest links of each query are drawn where they are; what the rectangle has
-   * beyond them is spread evenly in it. */
+  /** So many of the strongest links of each query are drawn where they are, and nothing else; 0 is all that there is. */
   links: number;
   /** Whether the values were worked out from query and key, and not read from a page. */
   exact?: boolean;

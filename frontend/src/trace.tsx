@@ -4,7 +4,6 @@ import { type ComponentChildren, render } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Touched } from "./figure/core";
 import style from "./figure/figure.css";
-import { OF_LAYER } from "./figure/of_layer";
 import { explained } from "./figure/reading";
 import { shadowOf } from "./figure/shadow";
 import { looking } from "./figure/touching";
@@ -113,7 +112,7 @@ function TracePage({ head, source }: ViewProps) {
     step: shown.stage,
   });
   const state = valuesOf<TraceState>(fields);
-  const { missing } = useAddress(root, shownBy(state), (text) => {
+  const missing = useAddress(root, shownBy(state), (text) => {
     const missing: string[] = [];
     const next = readFields(FIELDS, text, data, {}, missing);
     put<TraceState>(fields, next);
@@ -225,7 +224,7 @@ class TraceFigure extends Figure<StagesProps, Looks> {
       stages,
       call,
       hidden: (row, column) => masked?.at(row, column) === -Infinity,
-      explain: (at) => explained(at, stages, call, state.head, OF_LAYER),
+      explain: (at) => explained(at, stages, call, state.head),
       hint: null,
     };
   }

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { arithmeticOf } from "../src/figure/arithmetic";
-import { OF_LAYER } from "../src/figure/of_layer";
 import { cellNumber, factor, number } from "../src/figure/stage";
 import { stagesOf } from "../src/figure/trace";
 
@@ -86,7 +85,7 @@ function payload(change = {}) {
   const named = stagesOf({ data, arrays }, every, 0, 0);
   return {
     numbers,
-    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column, OF_LAYER),
+    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column),
   };
 }
 
@@ -187,8 +186,7 @@ test("a softcap, a bias and dropout are written out", () => {
   };
   const stages = new Map(Object.entries(made).map(([name, values]) => matrix(name, values)));
   const data = { softcap: 2, dropout: 0.25, sinks: null, heads: [0] };
-  const last = (name, column) =>
-    arithmeticOf(stages, data, 0, name, 0, column, OF_LAYER).lines.at(-1).text;
+  const last = (name, column) => arithmeticOf(stages, data, 0, name, 0, column).lines.at(-1).text;
   assert.equal(last("capped_scores", 0), "2.0000 · tanh(3.0000 / 2.0000) = 1.8103");
   assert.equal(last("masked_scores", 0), "1.8103 + 0.5000 = 2.3103");
   assert.equal(last("masked_scores", 1), "1.8103 + (−0.5000) = 1.3103");
@@ -230,7 +228,7 @@ test("every projection that is written comes out", () => {
     matrix("W_output", [[1], [2], ...times(weight.slice(0, 2), [[1], [1]], [0])], width),
     matrix("output", times(made, times(weight.slice(0, 2), [[1], [1]], [0]), [0])),
   ]);
-  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column, OF_LAYER);
+  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column);
   for (const [name, columns] of Object.entries({ query: 2, key: 2, output: 1 })) {
     for (let row = 0; row < 2; row++) {
       for (let column = 0; column < columns; column++) {
@@ -264,67 +262,4 @@ test("numbers fit into their cells without becoming other numbers", () => {
     [Number.NaN, "nan"],
   ];
   for (const [value, expected] of cases) assert.equal(cellNumber(value), expected);
-});
-
-test("norms and turns are written out, pair by pair", () => {
-  const weight = [1, 0.5, 2, -1, 0.25, 3];
-  const x = [[1], [-2]];
-  const eps = 1e-6;
-  const norm = { part: "QueryKeyNorm", eps, weight: [2, 1, 0.5, 1, 1, -1] };
-  const data = { tokens: ["a", "b"], source_tokens: ["a", "b"], heads: [0] };
-  for (const layout of ["half", "interleaved"]) {
-    const turned = 4;
-    const pairs =
-      layout === "half"
-        ? [
-            [0, 2],
-            [1, 3],
-          ]
-        : [
-            [0, 1],
-            [2, 3],
-          ];
-    const made = x.map(([by], row) => {
-      const before = weight.map((each) => by * each);
-      const root = Math.sqrt(before.reduce((sum, each) => sum + each * each, 0) / 6 + eps);
-      const after = before.map((each, d) => (each / root) * norm.weight[d]);
-      for (const [at, [one, two]] of pairs.entries()) {
-        const angle = (row + 1) / 10 ** at;
-        const [a, b] = [after[one], after[two]];
-        after[one] = a * Math.cos(angle) - b * Math.sin(angle);
-        after[two] = a * Math.sin(angle) + b * Math.cos(angle);
-      }
-      return after;
-    });
-    const explain = (row, column, changes) => {
-      const more = { rowAxis: "width", parts: "QueryKeyNorm, Rotary", changes };
-      const every = [matrix("x", x), matrix("W_query", [weight], more), matrix("query", made)];
-      return arithmeticOf(new Map(every), data, 0, "query", row, column, OF_LAYER).lines;
-    };
-    const changes = [norm, { part: "Rotary", layout, turned }];
-    for (const [row, column] of [0, 1].flatMap((r) => [0, 1, 2, 3, 4, 5].map((c) => [r, c]))) {
-      const lines = explain(row, column, changes);
-      const sums = lines.filter(({ sum }) => sum).map(({ text }) => text);
-      assert.equal(sums.length, column < turned ? 3 : 2);
-      // Each line begins with what the one before came to, or with the pair that is turned.
-      holds(sums[0]);
-      const [, before, root, scale, normed] = sums[1].match(/^(.*) \/ (.*) · (.*) = (.*)$/);
-      const value = (text) => Number(text.replace(/[()]/g, "").replace("−", "-"));
-      assert.ok(Math.abs((value(before) / value(root)) * value(scale) - value(normed)) < 1e-3);
-      if (column < turned) {
-        holds(sums[2]);
-        assert.ok(sums[2].endsWith(` = ${number(made[row][column])}`));
-        const [pair] = pairs.filter((each) => each.includes(column));
-        assert.match(lines.at(-2).text, new RegExp(`pair of numbers ${pair[0]} and ${pair[1]} is`));
-        const cos = number(Math.cos((row + 1) / 10 ** pairs.indexOf(pair)));
-        assert.ok(sums[2].includes(cos.startsWith("−") ? `·(${cos})` : `·${cos}`), sums[2]);
-      } else {
-        assert.equal(lines.at(-1).text, `Rotary: number ${column} is not turned.`);
-      }
-    }
-    // Of what does not come to the number, or is not known, there are no false steps.
-    const words = /^After QueryKeyNorm, Rotary: /;
-    assert.match(explain(1, 0, [changes[1], norm]).at(-1).text, words);
-    assert.match(explain(1, 0, null).at(-1).text, words);
-  }
 });

@@ -6,10 +6,8 @@ import {
   alignment,
   apart,
   differenceOf,
-  differenceOfTiles,
   differenceTile,
   largestChanges,
-  mostDifferent,
   NOWHERE,
 } from "../src/views/heads/difference";
 import { leftOut } from "../src/views/heads/filter";
@@ -66,45 +64,4 @@ test("a cell of differences has the mean of its queries and the sum of its keys"
   assert.deepEqual([single.top, single.signed], [0.5, true]);
   const coarse = differenceTile(found, one, ask([2, 2]));
   assert.deepEqual([...coarse.values], [0.125, NOWHERE, 0.5, -0.25]);
-});
-
-test("of long texts a cell of the difference is the difference of the cells", async () => {
-  const tile = (values, more = {}) => ({
-    rows: [0, 6],
-    columns: [0, 6],
-    cells: [2, 2],
-    values: Float32Array.from(values),
-    top: 1,
-    grain: [3, 3],
-    links: 0,
-    ...more,
-  });
-  const ask = (...tiles) => differenceOfTiles(async () => tiles, { cells: [9, 9] });
-  const [one, other] = [tile([1, -1, 0.25, 0.75]), tile([0.5, -1, -1, 1], { exact: true })];
-  const found = await ask(one, other);
-  assert.deepEqual([...found.values], [0.5, NOWHERE, 0.25, -0.25]);
-  assert.deepEqual([found.top, found.signed, found.exact], [0.25, true, undefined]);
-  assert.equal((await ask(other, other)).exact, true);
-  assert.equal(await ask(one, null), null);
-  // A finer map is asked for as many cells as the other has.
-  const asked = [];
-  const finer = async ({ cells }) => {
-    asked.push(cells);
-    return [one, cells[0] > 2 ? tile(Array(16).fill(0), { cells: [4, 4] }) : other];
-  };
-  assert.deepEqual((await differenceOfTiles(finer, { cells: [9, 9] })).values, found.values);
-  assert.deepEqual(asked, [
-    [9, 9],
-    [2, 2],
-  ]);
-  assert.equal(await ask(one, tile([0, 0, 0, 0], { rows: [0, 5] })), null);
-});
-
-test("the head that is farthest from another one", async () => {
-  const small = { levels: 10, power: 1, top: [1, 1, 1], shape: [1, 2] };
-  const layers = [0, 1].map(() => ({ ...one, rows: [{}, {}, {}], small }));
-  const codes = { "0/small": [11, 1, 10, 2, 0, 11], "1/small": [6, 6, 11, 1, 9, 3] };
-  const source = { array: async (name) => Uint8Array.from(codes[name]) };
-  const found = await mostDifferent({ layers }, source, { layer: 0, head: 0 });
-  assert.deepEqual(found, { layer: 0, head: 2 });
 });

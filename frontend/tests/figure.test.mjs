@@ -366,40 +366,14 @@ test("a view keeps memory as it is, a transpose takes it apart by heads", () => 
   assert.deepEqual(numbers(wrong), [0, 1, 12, 13, 2, 3, 20, 21, 10, 11, 22, 23]);
 });
 
-test("scores become shares in other ways, right and wrong", () => {
+test("the largest score is taken away before exp, and a hidden pair has none", () => {
   const column = (rows) => of(rows.map((each) => [each]));
-  const one = of([[1]]);
   const ways = (scores, options) =>
-    row(stages(one, column(scores), column(scores), { scale: 1, ...options }).get("weights"), 0);
-  near(ways([1, 3], { shares: 1 }), [0.25, 0.75]);
-  // Without the largest taken away exp is at its end in float32, though not in float64.
-  near(ways([88, 89]), [1 / (1 + Math.E), Math.E / (1 + Math.E)]);
-  assert.deepEqual(ways([88, 89], { shares: 2 }), [0, Number.NaN]);
-  assert.ok(ways([87, 86], { shares: 2 }).every((each) => Math.fround(each) === each));
-  near(ways([5, 7], { axis: 1 }), [1, 1]);
-  const down = stages(of([[1], [2]]), of([[1], [3]]), of([[1], [3]]), { scale: 1, axis: 1 });
-  near(row(down.get("weights"), 0), [1 / (1 + Math.E), 1 / (1 + Math.E ** 3)]);
-});
-
-test("a pair is hidden by −∞, struck out, or struck out and the others divided anew", () => {
-  const mask = Uint8Array.from([1, 0, 0, 0]);
-  const query = of([
-    [1, 0],
-    [0, 1],
-  ]);
-  const hidden = (hiding) => stages(query, query, query, { scale: 1, mask, hiding });
-  const [minus, struck, anew] = [0, 1, 2].map(hidden);
-  const share = Math.E / (Math.E + 1);
+    stages(of([[1]]), column(scores), column(scores), { scale: 1, ...options });
+  near(row(ways([888, 889]).get("weights"), 0), [1 / (1 + Math.E), Math.E / (1 + Math.E)]);
+  const minus = ways([1, 0], { mask: Uint8Array.from([1, 0]) });
   near(row(minus.get("weights"), 0), [1, 0]);
-  near(row(struck.get("weights"), 0), [share, 0]);
-  near(row(anew.get("weights"), 0), [1, 0]);
-  near(row(struck.get("masked_scores"), 0), [1, 0]);
-  assert.deepEqual(struck.get("weights").share(0, 1), [Math.exp(-1), 1 + Math.exp(-1)]);
   assert.equal(minus.get("masked_scores").formula, "scores, −∞ where hidden");
-  const made = data({ edit: ["softmax", "hiding", "mask"] });
-  const text = "mask=10.11&shares=2&axis=1&hiding=2";
-  assert.equal(write(read(text, made)), text);
-  assert.deepEqual(read("shares=3&axis=2&hiding=0.5", made), START);
 });
 
 test("words stand beside their points, and none covers another, a point or the edge", () => {

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gaps, label, names, short } from "../src/shared/labels";
-import { titleOf } from "../src/views/heads/names";
 
 test("what cannot be seen is spelled out", () => {
   const cases = [
@@ -31,23 +30,6 @@ test("a label is cut between characters as a reader counts them", () => {
   assert.equal(short("abc", 3), "abc");
   assert.equal(short("abcd", 3), "ab…");
   assert.equal(short("👩‍👩‍👧e\u0301xy", 3), "👩‍👩‍👧e\u0301…");
-});
-
-test("a head of a model of several stacks says in which it is", () => {
-  const names = [
-    "encoder.layers.0.self_attn",
-    "decoder.layers.0.self_attn",
-    "decoder.layers.0.encoder_attn",
-  ];
-  const layers = names.map((name, number) => ({ name, number, run: 0 }));
-  const titles = (data) => data.layers.map((_, layer) => titleOf(data, { layer, head: 1 }));
-  assert.deepEqual(titles({ runs: [""], layers }), [
-    "Layer 0 (encoder 0 self_attn), head 1",
-    "Layer 1 (decoder 0 self_attn), head 1",
-    "Layer 2 (decoder 0 encoder_attn), head 1",
-  ]);
-  const alike = [0, 1].map((number) => ({ name: `h.${number}.attn`, number, run: 0 }));
-  assert.deepEqual(titles({ runs: [""], layers: alike }), ["Layer 0, head 1", "Layer 1, head 1"]);
 });
 
 test("the space before a word is written only where two tokens of a list differ by it", () => {

@@ -30,20 +30,18 @@ const WEIGHTS = [
 const maps = WEIGHTS.map((weights, head) => new HeadMap(layer, head, (at) => weights[at]));
 const rounded = (map) => Array.from({ length: 9 }, (_, at) => Number(map.at(at).toFixed(6)));
 
-test("the mean and the maximum of heads", async () => {
-  const mean = mixed(maps, "mean");
+test("the mean of heads", async () => {
+  const mean = mixed(maps);
   // What one head hides counts as 0 there; what all hide is hidden.
   assert.deepEqual(rounded(mean), [0.75, 0.25, -1, 0.375, 0.625, -1, 0.2525, 0.425, 0.3225]);
-  const largest = mixed(maps, "max");
-  assert.deepEqual(rounded(largest), [1, 0.5, -1, 0.5, 0.75, -1, 0.5, 0.6, 0.395]);
-  assert.equal(mixed([maps[0]], "mean"), maps[0]);
+  assert.equal(mixed([maps[0]]), maps[0]);
   assert.equal(mean.error(0.3), Math.max(maps[0].error(0.3), maps[1].error(0.3)));
   const received = await filtered(mean, null, 0.3).receivedBy();
   assert.deepEqual(
     [...received].map((each) => Number(each.toFixed(4))),
     [1.3775, 1.3, 0.3225],
   );
-  const broken = mixed([maps[0], new HeadMap(layer, 1, () => NaN)], "max");
+  const broken = mixed([maps[0], new HeadMap(layer, 1, () => NaN)]);
   assert.ok(Number.isNaN(broken.at(0)));
 });
 
@@ -60,6 +58,6 @@ test("heads come and go, those of the same texts only", () => {
   assert.deepEqual(toggled(data, [a, b], a, c), [a, b, c]);
   assert.deepEqual(toggled(data, [a, b], a, b), [a]);
   assert.deepEqual(toggled(data, [], a, { layer: 1, head: 0 }), [a]);
-  assert.equal(titleOfSeveral(data, [a, b], "mean"), "Mean of 3.0 and 3.1");
-  assert.equal(titleOfSeveral(data, [a, b, c], "max"), "Layer 3, maximum of 3 heads");
+  assert.equal(titleOfSeveral(data, [a, b]), "Mean of 3.0 and 3.1");
+  assert.equal(titleOfSeveral(data, [a, b, c]), "Layer 3, mean of 3 heads");
 });

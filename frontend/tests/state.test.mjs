@@ -30,15 +30,12 @@ test("a state that was written is read as it was", () => {
       scale: "log",
       theme: "dark",
       order: "link",
-      full: true,
       without: ["first", "punctuation"],
       least: 0.0625,
       heads: [],
-      mix: "mean",
       minus: true,
       why: true,
       writes: true,
-      depth: true,
       embed: true,
     },
     {
@@ -47,7 +44,6 @@ test("a state that was written is read as it was", () => {
         { layer: 1, head: 1 },
         { layer: 0, head: 0 },
       ],
-      mix: "max",
     },
     {
       ...readState("", data, START),
@@ -79,7 +75,7 @@ test("a layer stands for all of its heads", () => {
 
 test("what an address makes up is left out, and named", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&full=2&without=all&least=2&heads=9,4.0&mix=sum&minus=1",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&without=all&least=2&heads=9,4.0&minus=1",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -100,16 +96,15 @@ test("what an address makes up is left out, and named", () => {
     assert.equal(found.with, null);
     assert.deepEqual([found.pin.query, found.pin.key], [null, null]);
     assert.deepEqual([found.view, found.scale, found.order], [whole(3, 3), "root", "model"]);
-    assert.equal(found.full, false);
     assert.deepEqual([found.without, found.least], [[], 0]);
-    assert.deepEqual([found.heads, found.mix], [[], "mean"]);
+    assert.deepEqual(found.heads, []);
     assert.equal(found.minus, false);
   }
 });
 
 test("what an address says once and rightly is not named", () => {
   const missing = [];
-  const text = "head=A4.1&with=5.11&view=0,3,0,3&scale=root&least=0&full=1";
+  const text = "head=A4.1&with=5.11&view=0,3,0,3&scale=root&least=0&why=1";
   const state = readState(text, data, START, missing);
   assert.deepEqual([missing, state.head], [[], { layer: 0, head: 1 }]);
   assert.equal(readState("pin=1,2&pin=0,0", data, START, missing).pin.key, 2);

@@ -106,7 +106,7 @@ test("a long text is its map, and finer than that its links where they are", asy
   const links = { levels: LEVELS, power: 1, top: [[0.5]], count: 1, planes: 1 };
   const layer = { heads: 1, kv_heads: 1, queries, keys, pooled, links };
   const full = (share) => 1 + Math.round(LEVELS * share);
-  // Every query looks at itself with 0.5, and at its own half with 0.5 more.
+  // Every query looks at itself with 0.5; what it gives to its own half is in the map alone.
   const from = source(layer, {
     "0/0/pooled": Uint8Array.from([1, 0, 0, 1], full),
     "0/0/back0": new Uint8Array(queries),
@@ -118,15 +118,12 @@ test("a long text is its map, and finer than that its links where they are", asy
   const fine = await headsTile(from, ask([0, 8], [0, 8], [8, 8]));
   assert.deepEqual([fine.links, fine.grain], [1, [4, 4]]);
   const expected = Array.from({ length: 64 }, (_, at) => {
-    const [query, key] = [Math.floor(at / 8), at % 8];
-    // A link is known; the rest is of the three others.
-    if (query === key) return 0.5;
-    return Math.floor(query / 4) === Math.floor(key / 4) ? 0.5 / 3 : 0;
+    return Math.floor(at / 8) === at % 8 ? 0.5 : 0;
   });
   near([...fine.values], expected);
 });
 
-test("nothing is spread over what a query may not see", async () => {
+test("finer than the map what a query may not see is hidden, and a cell has all of its links", async () => {
   const [queries, keys] = [8, 8];
   const layer = {
     heads: 1,
@@ -137,7 +134,7 @@ test("nothing is spread over what a query may not see", async () => {
     links: { levels: LEVELS, power: 1, top: [[0.5]], count: 1, planes: 1 },
     spans: { pieces: 1 },
   };
-  // Causal: every query looks at itself with 0.5, and 0.5 more are in its cells.
+  // Causal: every query looks at itself with 0.5.
   const shares = [1, -1, 0.25, 0.75];
   const from = source(layer, {
     "0/spans": Int32Array.from([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
@@ -152,14 +149,15 @@ test("nothing is spread over what a query may not see", async () => {
   for (const size of [8, 4]) {
     const fine = await headsTile(from, ask([0, 8], [0, 8], [8, size]));
     assert.deepEqual(fine.cells, [8, size]);
-    let sum = 0;
     for (const [at, value] of fine.values.entries()) {
       const [query, key] = [Math.floor(at / size), ((at % size) * 8) / size];
       assert.equal(value === -1, key > query, `${query} → ${key}: ${value}`);
-      if (value > 0) sum += value;
+      const has = key <= query && query < key + 8 / size;
+      assert.ok(
+        Math.abs(Math.max(0, value) - (has ? 0.5 : 0)) < 5e-3,
+        `${query} → ${key}: ${value}`,
+      );
     }
-    // What the cells have is all there.
-    assert.ok(Math.abs(sum - 4 * (1 + 0.25 + 0.75)) < 0.05, String(sum));
   }
   const map = await HeadMap.read(from, 0, layer, 0);
   assert.equal(map.weight(2, 3), -1);

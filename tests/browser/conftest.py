@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import (
@@ -62,12 +63,22 @@ def window(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def opens(chromium: Browser, window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
-    """Opens a payload as a page in a file, or an address: `opens(payload, width=390)`.
+def opens(window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
+    """Opens pages for one test."""
+    yield from opening(window, tmp_path)
 
-    A clock that a test stops is that of all pages of a window, so that such a page is opened `alone`.
-    At the end of the test it fails for any error or warning of the console, and any request that
-    is not for the file itself, or below `allowed`; if that may stop, a request may fail.
+
+@pytest.fixture(scope="module")
+def opens_once(window: BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opens]:
+    """Opens pages that all tests of a module share."""
+    yield from opening(window, tmp_path_factory.mktemp("shared"))
+
+
+def opening(window: BrowserContext, folder: Path) -> Iterator[Opens]:
+    """Yield what opens a payload as a page in a file, or an address: `opens(payload, size=PHONE)`.
+
+    Afterwards it fails for any error or warning of the console, and any request that is not for the file itself, or
+    below `allowed`.
     """
     pages: list[Page] = []
     complaints: list[str] = []
@@ -78,19 +89,15 @@ def opens(chromium: Browser, window: BrowserContext, tmp_path: Path) -> Iterator
         dark: bool = False,
         size: dict[str, int] = DESKTOP,
         allowed: str | None = None,
-        may_stop: bool = False,
         forced: bool = False,
-        alone: bool = False,
     ) -> Page:
         if isinstance(what, Payload):
-            path = write_page(tmp_path / f"page{len(pages)}.html", what)
+            path = write_page(folder / f"page{len(pages)}.html", what)
             address = path.as_uri()
         else:
             address = what
-        around = chromium.new_context() if alone else window
-        around.set_default_timeout(WAIT)
-        around.set_offline(allowed is None)
-        page = around.new_page()
+        window.set_offline(allowed is None)
+        page = window.new_page()
         pages.append(page)
         page.set_viewport_size({"width": size["width"], "height": size["height"]})
         page.emulate_media(
@@ -114,7 +121,6 @@ def opens(chromium: Browser, window: BrowserContext, tmp_path: Path) -> Iterator
             lambda said: (
                 complaints.append(f"{said.type}: {said.text}")
                 if said.type in ("error", "warning")
-                and not (may_stop and said.text.startswith("Failed to load resource"))
                 else None
             ),
         )
@@ -128,9 +134,32 @@ def opens(chromium: Browser, window: BrowserContext, tmp_path: Path) -> Iterator
     yield open_page
     for page in pages:
         page.close()
-        if page.context is not window:
-            page.context.close()
     assert not complaints, "\n".join(complaints)
+
+
+def becomes(page: Page, read: str, right: Callable[[Any], bool]) -> None:
+    """Wait for what a script reads, which is drawn in one of the next frames."""
+    for _ in range(200):
+        if right(page.evaluate(read)):
+            return
+        page.wait_for_timeout(25)
+    assert right(page.evaluate(read)), page.evaluate(read)
+
+
+def restart(page: Page) -> None:
+    """Show what a page of heads or of a trace began with, without another load."""
+    page.keyboard.press("Escape")
+    page.mouse.move(0, 0)
+    page.evaluate(
+        """() => {
+            document.querySelector("dialog")?.close();
+            document.activeElement.blur();
+            scrollTo(0, 0);
+            history.replaceState(null, "", "#");
+            dispatchEvent(new PopStateEvent("popstate"));
+        }"""
+    )
+    page.evaluate(TWO_FRAMES)
 
 
 def still(place: Locator) -> FloatRect:

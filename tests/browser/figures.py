@@ -26,3 +26,11 @@ def point_at(page: Page, stage: str, row: int, column: int) -> str:
         "pointerover", {"bubbles": True, "composed": True}
     )
     return reading(page)
+
+
+def middle(place: Locator) -> tuple[float, float]:
+    """The middle of an element on the screen, into which it is scrolled."""
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2

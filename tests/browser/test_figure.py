@@ -11,11 +11,10 @@ import torch
 from playwright.sync_api import BrowserContext, Page, expect
 
 import clearhead as ch
-from clearhead import ladder
 from clearhead.drawing.element.figure import Figure
 from clearhead.drawing.page.page import asset
 from clearhead.tracing.text import number
-from tests.browser.conftest import DESKTOP, PHONE, Opens
+from tests.browser.conftest import PHONE, Opens
 from tests.browser.figures import cell, numbers, reading
 
 WORDS = ["Your", "journey", "starts"]
@@ -34,6 +33,20 @@ def drawn(opens: Opens, made: Figure, folder: Path, **options: Any) -> Page:
     return page
 
 
+@pytest.fixture(scope="module")
+def shared(opens_once: Opens, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return drawn(opens_once, figure(), tmp_path_factory.mktemp("figure"))
+
+
+@pytest.fixture
+def page(shared: Page) -> Page:
+    """The page of the figure, as it began."""
+    shared.mouse.move(0, 0)
+    shared.evaluate("document.activeElement.blur()")
+    shared.get_by_role("button", name="reset").click()
+    return shared
+
+
 def texts(tensor: torch.Tensor) -> list[str]:
     return [number(each) for each in tensor.flatten().tolist()]
 
@@ -42,17 +55,28 @@ def state(page: Page) -> str:
     return page.locator("ch-figure").evaluate("(each) => each.state")
 
 
-def test_it_begins_as_python_has_it(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
+def test_it_begins_as_python_has_it(page: Page) -> None:
     steps = ch.trace(ch.attend, QUERY, KEY, VALUE, mask=ch.causal())
     for stage in ("query", "key", "scores", "weights", "context"):
         assert numbers(page, stage) == texts(steps[stage]), stage
     assert state(page) == ""
-    assert page.locator("ch-figure > svg").is_hidden()
+    cell(page, "weights.2.1").hover()
+    entropy = ch.AttentionMatrix(QUERY, KEY, mask=ch.causal()).entropy()
+    told = f"Entropy of the row: {number(float(entropy.flatten()[2]))} nats."
+    assert told in reading(page)
+    ground = "(each) => getComputedStyle(each.shadowRoot.querySelector('.figure')).backgroundColor"
+    place = page.locator("ch-figure")
+    assert place.evaluate(ground) == "rgb(252, 252, 251)"
+    place.evaluate("(each) => each.setAttribute('theme', 'dark')")
+    assert place.evaluate(ground) == "rgb(18, 20, 23)"
+    place.evaluate("(each) => each.removeAttribute('theme')")
+    page.emulate_media(media="print")
+    assert page.locator("ch-figure > table").first.is_visible()
+    assert page.locator(".panel").first.is_hidden()
+    page.emulate_media(media="screen")
 
 
-def test_a_query_is_changed_by_keys_and_all_else_follows(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
+def test_a_query_is_changed_by_keys_and_all_else_follows(page: Page) -> None:
     before = numbers(page, "weights")
     cell(page, "query.1.0").focus()
     for key in ("ArrowUp", "ArrowUp", "Shift+ArrowUp", "ArrowDown", "PageUp"):
@@ -91,10 +115,14 @@ def test_what_changed_is_lit_one_stage_after_the_other(opens: Opens, tmp_path: P
         assert cell(page, "context.2.0").evaluate(delays) == []
 
 
-def test_a_score_that_is_set_is_cut_and_says_so(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
+def test_a_score_that_is_set_is_cut_and_says_so(page: Page) -> None:
     score = cell(page, "scores.1.0")
     score.focus()
+    for text, key in (("7", "Escape"), ("-", "Enter")):
+        page.keyboard.type(text)
+        page.keyboard.press(key)
+    assert state(page) == ""
+    expect(score).to_be_focused()
     page.keyboard.type("3,5")
     page.keyboard.press("Enter")
     assert score.locator("span").inner_text() == "3.50"
@@ -114,18 +142,7 @@ def test_a_score_that_is_set_is_cut_and_says_so(opens: Opens, tmp_path: Path) ->
     assert state(page) == "query.1.1=2.1"
 
 
-def test_typing_can_be_given_up(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
-    cell(page, "query.0.0").focus()
-    for text, key in (("7", "Escape"), ("-", "Enter")):
-        page.keyboard.type(text)
-        page.keyboard.press(key)
-    assert state(page) == ""
-    expect(cell(page, "query.0.0")).to_be_focused()
-
-
-def test_a_drag_sideways_is_one_edit(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
+def test_a_drag_sideways_is_one_edit(page: Page) -> None:
     box = cell(page, "query.0.0").bounding_box()
     assert box is not None
     x, y = box["x"] + 20, box["y"] + 20
@@ -139,8 +156,7 @@ def test_a_drag_sideways_is_one_edit(opens: Opens, tmp_path: Path) -> None:
     assert page.locator("ch-figure input:not([type=range])").count() == 0
 
 
-def test_a_mask_is_clicked_dragged_and_named(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
+def test_a_mask_is_clicked_dragged_and_named(page: Page) -> None:
     cell(page, "mask.2.0").click()
     assert state(page) == "mask=100.110.011"
     assert numbers(page, "weights")[6] == "0.0000"
@@ -164,36 +180,6 @@ def test_a_mask_is_clicked_dragged_and_named(opens: Opens, tmp_path: Path) -> No
     assert numbers(page, "weights") == texts(steps["weights"])
 
 
-def test_scale_and_temperature(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
-    page.get_by_role("button", name="1", exact=True).click()
-    page.get_by_role("slider", name="temperature").press("End")
-    assert state(page) == "scale=1&temperature=8"
-    steps = ch.trace(ch.attend, QUERY, KEY, VALUE, mask=ch.causal(), scale=1 / 8)
-    assert numbers(page, "weights") == texts(steps["weights"])
-
-
-def test_an_entry_of_a_projection_changes_three_stages(opens: Opens, tmp_path: Path) -> None:
-    rung = ladder.SelfAttention(3, head_dim=2, value_head_dim=2)
-    made = ch.figure(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
-    page = drawn(opens, made, tmp_path)
-    weight = float(rung.query_weight[1, 0].detach())
-    entry = cell(page, "W_query.1.0")
-    entry.focus()
-    page.keyboard.press("ArrowUp")
-    with torch.no_grad():
-        rung.query_weight[1, 0] += 0.1
-    steps = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
-    for stage in ("query", "scores", "weights", "context"):
-        for text, true in zip(
-            numbers(page, stage), steps[stage].detach().flatten().tolist(), strict=True
-        ):
-            assert abs(float(text.replace("−", "-")) - true) < 1e-4, stage
-    assert float(entry.get_attribute("aria-valuenow") or 0) == pytest.approx(weight + 0.1)
-    assert page.locator("[data-stage=query] small").count() == 6
-    assert page.locator("[data-stage=key] small").count() == 0
-
-
 def test_a_number_that_is_asked_for(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, figure(predict=("weights", 1, 0)), tmp_path)
     asked = cell(page, "weights.1.0")
@@ -212,14 +198,6 @@ def test_a_number_that_is_asked_for(opens: Opens, tmp_path: Path) -> None:
     assert state(page) == "guess=0.75"
     page.get_by_role("button", name="guess again").click()
     assert asked.inner_text() == "?"
-
-
-def test_the_spread_of_a_row_of_weights(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
-    cell(page, "weights.2.1").hover()
-    entropy = ch.AttentionMatrix(QUERY, KEY, mask=ch.causal()).entropy()
-    told = f"Entropy of the row: {number(float(entropy.flatten()[2]))} nats."
-    assert told in reading(page)
 
 
 def test_the_state_is_a_property_an_attribute_and_an_event(opens: Opens, tmp_path: Path) -> None:
@@ -243,17 +221,6 @@ def test_the_state_is_a_property_an_attribute_and_an_event(opens: Opens, tmp_pat
         }"""
     )
     expect(cell(page, "scores.1.0").locator("span")).to_have_text("5.00")
-
-
-def test_each_has_a_theme_of_its_own(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path, dark=True)
-    ground = "(each) => getComputedStyle(each.shadowRoot.querySelector('.figure')).backgroundColor"
-    place = page.locator("ch-figure")
-    dark = place.evaluate(ground)
-    place.evaluate("(each) => each.setAttribute('theme', 'light')")
-    light = place.evaluate(ground)
-    assert dark == "rgb(18, 20, 23)"
-    assert light == "rgb(252, 252, 251)"
 
 
 def test_a_frame_is_told_the_height(opens: Opens, tmp_path: Path) -> None:
@@ -309,43 +276,17 @@ def test_by_touch(tmp_path: Path, window: BrowserContext) -> None:
     context.close()
 
 
-def test_on_a_phone_one_stage_is_swiped_to_the_next(opens: Opens, tmp_path: Path) -> None:
-    show = ("query", "key", "scores", "weights", "context")
-    made = ch.figure(*torch.randn(3, 6, 4), mask=ch.causal(), show=show, edit=("scores", "mask"))
-    page = drawn(opens, made, tmp_path, size=PHONE)
-    assert page.evaluate("document.documentElement.scrollHeight") <= 900
-    left = "(each) => Math.round(each.getBoundingClientRect().left)"
-    places = []
-    for name in ("query", "key"):
-        page.get_by_role("button", name="step ›").click()
-        assert reading(page).startswith(name)
-        places.append(page.locator(f"[data-stage={name}]").evaluate(left))
-    assert places[0] == places[1]
-
-
-def test_in_print_it_is_a_picture(opens: Opens, tmp_path: Path) -> None:
-    page = drawn(opens, figure(), tmp_path)
-    page.emulate_media(media="print")
-    assert page.locator("ch-figure > table").first.is_visible()
-    assert page.locator(".panel").first.is_hidden()
-
-
-@pytest.mark.parametrize(("dark", "size"), [(False, DESKTOP), (True, PHONE)], ids=["light", "dark"])
 def test_everybody_can_use_it(
-    opens: Opens,
-    violations: Callable[[Page], list[str]],
-    tmp_path: Path,
-    dark: bool,
-    size: dict[str, int],
+    opens: Opens, violations: Callable[[Page], list[str]], tmp_path: Path
 ) -> None:
     edit = ["query", "key", "value", "scores", "weights", "mask", "scale"]
     show = ["plane", "weights", "context"]
     made = figure(edit=edit, show=show, predict=("context", 1, 0), title="Three words")
-    page = drawn(opens, made, tmp_path, dark=dark, size=size)
+    page = drawn(opens, made, tmp_path, dark=True, size=PHONE)
     cell(page, "scores.1.0").focus()
     page.keyboard.press("ArrowUp")
     assert violations(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     small = page.locator(
         "ch-figure :is(button, [role=spinbutton], [role=switch], [role=slider], select, input)"
     ).evaluate_all(
@@ -355,18 +296,12 @@ def test_everybody_can_use_it(
     assert small == 0
 
 
-def test_no_digit_is_cut_off(opens: Opens, tmp_path: Path) -> None:
-    made = ch.figure(QUERY * -12345.678, KEY * 1e-9, VALUE * 1e20, tokens=WORDS)
+def test_every_digit_of_a_number_stands_on_one_line(opens: Opens, tmp_path: Path) -> None:
+    query = torch.cat([QUERY * -12345.678, QUERY * -24.3624])
+    made = ch.figure(query, KEY * 1e-9, VALUE * 1e20, edit=("query", "scores"))
     page = drawn(opens, made, tmp_path)
     cut = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
     assert page.locator("ch-figure .cell").evaluate_all(cut) == 0
-    label = page.locator("ch-figure th[scope=col] bdi").first
-    assert label.evaluate("each => getComputedStyle(each).textOverflow") == "ellipsis"
-
-
-def test_a_number_stands_on_one_line(opens: Opens, tmp_path: Path) -> None:
-    edit = ("query", "scores")
-    page = drawn(opens, ch.figure(QUERY * -24.3624, KEY, VALUE, tokens=WORDS, edit=edit), tmp_path)
     # A minus is a place at which a line may break.
     page.set_viewport_size({"width": 390, "height": 800})
     assert any(text.startswith("−24.3") for text in numbers(page, "query"))
@@ -377,21 +312,6 @@ def test_a_number_stands_on_one_line(opens: Opens, tmp_path: Path) -> None:
     })"""
     texts = page.locator("ch-figure .cell > span:not(:empty)")
     assert set(texts.evaluate_all(lines)) == {1}
-
-
-def test_weights_have_one_scale_of_colours(opens: Opens, tmp_path: Path) -> None:
-    show = ("weights", "dropped_weights")
-    made = ch.figure(QUERY, KEY, VALUE, show=show, edit=("dropout",))
-    page = drawn(opens, made, tmp_path)
-    shares = [
-        page.locator(f"[data-stage={name}] .cell").evaluate_all(
-            "(all) => all.map((each) => each.style.getPropertyValue('--share'))"
-        )
-        for name in ("weights", "dropped_weights", "mean_weights")
-    ]
-    assert shares[0] == shares[1] == shares[2]
-    page.get_by_role("button", name="draw anew").click()
-    assert "the mean of 1 draw" in page.locator("[data-stage=mean_weights] .name").inner_text()
 
 
 def test_arrows_are_dragged_turned_and_stretched(opens: Opens, tmp_path: Path) -> None:
@@ -410,27 +330,6 @@ def test_arrows_are_dragged_turned_and_stretched(opens: Opens, tmp_path: Path) -
     changed[1] = torch.tensor([x, y])
     weights = ch.trace(ch.attend, changed, KEY, VALUE)["weights"]
     assert numbers(page, "weights") == texts(weights)
-    assert page.locator(".bars li").nth(2).inner_text().split() == [
-        WORDS[2],
-        number(float(weights[1, 2])),
-    ]
-    page.locator(".words").get_by_role("button", name="starts").click()
-    box = page.get_by_role("slider", name="value Your").locator("circle.handle").bounding_box()
-    assert box is not None
-    at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(*at)
-    page.mouse.down()
-    page.mouse.move(at[0], at[1] + 30)
-    page.mouse.move(at[0], at[1] + 65)
-    page.mouse.up()
-    moved = page.get_by_role("slider", name="value Your").get_attribute("aria-valuetext") or ""
-    down, right = (abs(float(each.replace("−", "-"))) for each in reversed(moved.split(", ")))
-    assert abs(right - 1.0) < 0.05
-    assert abs(down - 65 / 200 * 2) < 0.05
-    # Let go, it has room below the axis too.
-    box = page.get_by_role("group", name="values and context").get_attribute("viewBox")
-    assert box == "-24 -154 178 308"
-    assert numbers(page, "value")[0] == moved.split(", ")[0]
 
 
 def test_a_mask_alone(
@@ -440,21 +339,6 @@ def test_a_mask_alone(
     cell(page, "mask.0.5").click()
     assert state(page) == "mask=100001.110000.111000.111100.111110.111111"
     assert violations(page) == []
-
-
-def test_of_many_keys_the_colours_and_the_number_that_is_pointed_at(
-    opens: Opens, tmp_path: Path
-) -> None:
-    query, key, value = torch.randn(3, 32, 8)
-    page = drawn(opens, ch.figure(query, key, value, mask=ch.causal()), tmp_path)
-    steps = ch.trace(ch.attend, query, key, value, mask=ch.causal())
-    page.locator(".words").get_by_role("button", name="31").click()
-    cell(page, "weights.31.3").hover()
-    told = page.locator(".reading .name").inner_text()
-    assert told == f"weights 31 → 3 = {number(float(steps['weights'][31, 3]))}"
-    cell(page, "scores.31.3").focus()
-    page.keyboard.press("Shift+ArrowUp")
-    assert state(page).startswith("scores.31.3=")
 
 
 def test_tokens_are_moved_and_turned_by_their_place(opens: Opens, tmp_path: Path) -> None:
@@ -478,6 +362,12 @@ def test_tokens_are_moved_and_turned_by_their_place(opens: Opens, tmp_path: Path
 def test_dropout_is_drawn_by_hand(opens: Opens, tmp_path: Path) -> None:
     page = drawn(opens, figure(show=("weights",), edit=("dropout",)), tmp_path)
     assert numbers(page, "dropped_weights") == numbers(page, "weights")
+    share = "(all) => all.map((each) => each.style.getPropertyValue('--share'))"
+    shares = [
+        page.locator(f"[data-stage={name}] .cell").evaluate_all(share)
+        for name in ("weights", "dropped_weights", "mean_weights")
+    ]
+    assert shares[0] == shares[1] == shares[2]
     page.get_by_role("button", name="draw anew").click()
     assert state(page) == "draws=1"
     assert numbers(page, "dropped_weights") == numbers(page, "mean_weights")
@@ -486,69 +376,17 @@ def test_dropout_is_drawn_by_hand(opens: Opens, tmp_path: Path) -> None:
     assert numbers(page, "dropped_weights") != numbers(page, "mean_weights")
 
 
-def test_a_width_is_chosen(opens: Opens, tmp_path: Path) -> None:
-    query, key = (torch.cat([each, each, each], dim=-1) for each in (QUERY, KEY))
-    made = ch.figure(query, key, VALUE, scale=1.0, show=["weights"], edit=["width", "scale"])
-    page = drawn(opens, made, tmp_path)
-    page.get_by_role("slider", name="width").press("Home")
-    assert numbers(page, "weights") == texts(
-        ch.trace(ch.attend, QUERY, KEY, VALUE, scale=1.0)["weights"]
-    )
-    entropy = ch.AttentionMatrix(QUERY, KEY, scale=1.0).entropy().mean()
-    assert f"entropy {float(entropy):.2f} nats" in page.locator(".tools").inner_text()
-    page.get_by_role("button", name="1/√2").click()
-    assert numbers(page, "weights") == texts(ch.trace(ch.attend, QUERY, KEY, VALUE)["weights"])
-
-
 def test_a_query_is_split_into_heads_and_joined_again(opens: Opens, tmp_path: Path) -> None:
-    numbers = torch.arange(12.0).view(3, 4)
-    drawn = ch.figure(numbers, numbers, numbers, show=("query",), edit=("heads",))
-    page = opens(drawn.to_html(tmp_path / "heads.html").as_uri())
-
-    def rows(stage: str) -> list[list[float]]:
-        lines = page.locator(f"[data-stage={stage}] tbody tr").all()
-        return [
-            [float(each) for each in line.locator(".cell > span").all_inner_texts()]
-            for line in lines
-        ]
-
-    split = numbers.view(3, 2, 2).transpose(0, 1)
-    assert rows("split") == split.reshape(6, 2).tolist()
-    assert rows("joined") == numbers.tolist()
-    assert page.locator("[data-stage=joined] td").last.inner_text() == "11"
-    page.get_by_role("button", name="transpose back").press("Enter")
-    assert rows("joined") == split.reshape(3, 4).tolist()
-    # Colours are mixed in a row.
-    assert page.locator("[data-stage=joined] tr").nth(1).locator(".hue1").count() == 0
-    assert page.locator("[data-stage=joined] tr").nth(2).locator(".hue1").count() == 2
-    page.get_by_role("button", name="4", exact=True).click()
-    assert page.locator("ch-figure").evaluate("(each) => each.state") == "heads=4&back=0"
-
-
-def test_scores_become_weights_in_other_ways(
-    opens: Opens, violations: Callable[[Page], list[str]], tmp_path: Path
-) -> None:
-    made = figure(scale=1.0, show=("scores", "weights"), edit=("scores", "softmax", "hiding"))
+    counted = torch.arange(12.0).view(3, 4)
+    made = ch.figure(counted, counted, counted, show=("query",), edit=("heads",))
     page = drawn(opens, made, tmp_path)
-    page.get_by_role("button", name="score / sum", exact=True).press("Enter")
-    last = ch.trace(ch.attend, QUERY, KEY, VALUE)["scores"][-1]
-    assert numbers(page, "weights")[7:] == texts(last / last.sum())[1:]
-    cell(page, "weights.2.0").hover()
-    assert "= 0.0000" in reading(page)
-    page.get_by_role("button", name="exp(score) / sum in float32").click()
-    for at, to in (("scores.2.0", "88"), ("scores.2.1", "89")):
-        cell(page, at).focus()
-        page.keyboard.type(to)
-        page.keyboard.press("Enter")
-    assert numbers(page, "weights")[6:8] == ["0.0000", "nan"]
-    page.get_by_role("button", name="softmax", exact=True).click()
-    assert numbers(page, "weights")[6:8] == [
-        number(1 / (1 + math.e)),
-        number(math.e / (1 + math.e)),
-    ]
-    page.get_by_role("button", name="over the queries").click()
-    page.get_by_role("button", name="strike out", exact=True).click()
-    told = "weights is softmax over the queries, then struck out."
-    assert page.get_by_role("status").inner_text() == told
-    assert state(page) == "scores.2.0=88&scores.2.1=89&axis=1&hiding=1"
-    assert violations(page) == []
+    split = counted.view(3, 2, 2).transpose(0, 1)
+    assert numbers(page, "split") == [f"{each:.0f}" for each in split.flatten().tolist()]
+    assert numbers(page, "joined") == [f"{each}" for each in range(12)]
+    page.get_by_role("button", name="transpose back").press("Enter")
+    assert numbers(page, "joined") == numbers(page, "split")
+    # Colours are mixed in a row.
+    rows = page.locator("[data-stage=joined] tr")
+    assert [rows.nth(row).locator(".hue1").count() for row in (1, 2)] == [0, 2]
+    page.get_by_role("button", name="4", exact=True).click()
+    assert state(page) == "heads=4&back=0"

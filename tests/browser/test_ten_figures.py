@@ -1,10 +1,9 @@
 """Figures of one idea each, as docs/figure.md has them: by a mouse, by a finger and by keys, and all in one page."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 import torch
 from playwright.sync_api import BrowserContext, Locator, Page, ViewportSize, expect
 
@@ -12,7 +11,7 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.figure import Figure
 from tests.browser.conftest import PHONE, TWO_FRAMES, Opens
-from tests.browser.figures import SPOKEN
+from tests.browser.figures import SPOKEN, middle
 
 WORDS = list(ladder.EXAMPLE_TOKENS)
 X = ladder.EXAMPLE_EMBEDDINGS
@@ -52,7 +51,7 @@ TOUCHED = {
         "key Your",
     ),
     "softmax": Touched(
-        lambda: of_x(X, show=("scores", "weights"), edit=("scores", "softmax")),
+        lambda: of_x(X, show=("scores", "weights"), edit=("scores", "scale")),
         "cell",
         "scores.1.0",
     ),
@@ -64,9 +63,9 @@ TOUCHED = {
     "query, key, value": Touched(of_projections, "cell", "W_query.0.0"),
     "root of the width": Touched(of_width, "slider", "width"),
     "the future": Touched(
-        lambda: of_x(X, causal=True, show=("weights",), edit=("mask", "hiding")),
+        lambda: of_x(X, causal=True, show=("weights",), edit=("mask",)),
         "button",
-        "strike out",
+        "window",
     ),
     "padding": Touched(lambda: of_x(X, show=("weights",), edit=("mask",)), "button", "padding"),
     "dropout": Touched(
@@ -83,19 +82,6 @@ TOUCHED = {
 }
 
 
-@pytest.fixture
-def phone(window: BrowserContext, tmp_path: Path) -> Iterator[Page]:
-    assert window.browser is not None
-    size: ViewportSize = {"width": PHONE["width"], "height": PHONE["height"]}
-    context = window.browser.new_context(has_touch=True, viewport=size, offline=True)
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    yield page
-    context.close()
-    assert wrong == []
-
-
 def target(page: Page | Locator, what: str, name: str) -> Locator:
     if what == "cell":
         return page.locator(f'[data-at="{name}"]')
@@ -105,15 +91,7 @@ def target(page: Page | Locator, what: str, name: str) -> Locator:
     return page.get_by_role(role, name=name, exact=what != "word").first
 
 
-def middle(place: Locator) -> tuple[float, float]:
-    place.scroll_into_view_if_needed()
-    box = place.bounding_box()
-    assert box is not None
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def by_mouse(page: Page, what: str, name: str) -> None:
-    place = target(page, what, name)
+def by_mouse(page: Page, place: Locator, what: str) -> None:
     if what in ("button", "word"):
         place.click()
     elif what == "slider":
@@ -127,8 +105,7 @@ def by_mouse(page: Page, what: str, name: str) -> None:
         page.mouse.up()
 
 
-def by_finger(page: Page, what: str, name: str) -> None:
-    place = target(page, what, name)
+def by_finger(page: Page, place: Locator, what: str) -> None:
     if what in ("button", "slider", "word"):
         place.tap(position={"x": 12, "y": 10})
         return
@@ -139,75 +116,57 @@ def by_finger(page: Page, what: str, name: str) -> None:
         session.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
 
 
-def by_keys(page: Page, what: str, name: str) -> None:
-    if what == "arrow":
-        page.get_by_role("slider", name=name).focus()
-    else:
-        target(page, what, name).focus()
+def by_keys(page: Page, place: Locator, what: str) -> None:
+    focused = place.locator("..") if what == "arrow" else place
+    focused.focus()
     keys = {"cell": "ArrowUp", "arrow": "ArrowLeft", "button": "Enter", "slider": "ArrowLeft"}
     page.keyboard.press(keys.get(what, "ArrowRight"))
 
 
-def said(page: Page) -> list[str]:
-    """The numbers of all cells."""
-    return page.locator("ch-figure [data-at]").evaluate_all(SPOKEN)
-
-
-def state(page: Page) -> str:
-    return page.locator("ch-figure").evaluate("(each) => each.state")
-
-
-def answers(page: Page, way: Callable[[Page, str, str], None], what: str, name: str) -> None:
-    """A figure is touched, answers, and is as it was after a reset."""
-    page.locator("ch-figure .panel").first.wait_for()
-    before = said(page)
-    way(page, what, name)
-    page.evaluate(TWO_FRAMES)
-    assert state(page) != ""
-    assert said(page) != before
-    page.get_by_role("button", name="reset").click()
-    page.evaluate(TWO_FRAMES)
-    assert (state(page), said(page)) == ("", before)
-
-
-@pytest.mark.parametrize("idea", TOUCHED)
-def test_it_answers_a_mouse_and_keys(opens: Opens, tmp_path: Path, idea: str) -> None:
-    make, what, name = TOUCHED[idea]
-    page = opens(make().to_html(tmp_path / "figure.html").as_uri())
-    answers(page, by_mouse, what, name)
-    answers(page, by_keys, what, name)
-
-
-@pytest.mark.parametrize("idea", TOUCHED)
-def test_it_answers_a_finger(phone: Page, tmp_path: Path, idea: str) -> None:
-    make, what, name = TOUCHED[idea]
-    phone.goto(make().to_html(tmp_path / "figure.html").as_uri())
-    answers(phone, by_finger, what, name)
-    assert phone.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-def test_all_in_one_page_share_nothing(opens: Opens, tmp_path: Path) -> None:
-    figures = [make() for make, _, _ in TOUCHED.values()]
-    elements = "".join(each.to_element(script=not at) for at, each in enumerate(figures))
-    path = tmp_path / "ten.html"
-    path.write_text(
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>ten</title><main>{elements}</main>",
-        encoding="utf-8",
-    )
-    page = opens(path.as_uri())
+def answer(page: Page, way: Callable[[Page, Locator, str], None]) -> None:
+    """Each figure is touched, answers without the others, and is as it was after a reset."""
     places = page.locator("ch-figure")
     expect(places.locator(".figure")).to_have_count(len(TOUCHED))
     states = "(all) => all.map((each) => each.state)"
-    expected = [""] * len(TOUCHED)
     for at, (_, what, name) in enumerate(TOUCHED.values()):
-        place = target(places.nth(at), what, name)
-        if what == "arrow":
-            place = places.nth(at).get_by_role("slider", name=name)
-        place.focus()
-        page.keyboard.press("Enter" if what == "button" else "ArrowRight")
-        page.keyboard.press("ArrowUp")
+        figure = places.nth(at)
+        cells = figure.locator("[data-at]")
+        before = cells.evaluate_all(SPOKEN)
+        way(page, target(figure, what, name), what)
         page.evaluate(TWO_FRAMES)
         found = places.evaluate_all(states)
-        assert (found[:at], found[at + 1 :]) == (expected[:at], expected[at + 1 :])
-        assert found[at] != "" or what == "slider"
-        expected = found
+        assert [bool(each) for each in found] == [each == at for each in range(len(found))], name
+        assert cells.evaluate_all(SPOKEN) != before, name
+        figure.get_by_role("button", name="reset").click()
+        page.evaluate(TWO_FRAMES)
+        assert (places.evaluate_all(states)[at], cells.evaluate_all(SPOKEN)) == ("", before)
+
+
+def ten(folder: Path) -> str:
+    """The address of a page with all of the figures."""
+    figures = [make() for make, _, _ in TOUCHED.values()]
+    elements = "".join(each.to_element(script=not at) for at, each in enumerate(figures))
+    path = folder / "ten.html"
+    path.write_text(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>ten</title><main>{elements}</main>",
+        encoding="utf-8",
+    )
+    return path.as_uri()
+
+
+def test_each_answers_a_mouse_and_keys(opens: Opens, tmp_path: Path) -> None:
+    page = opens(ten(tmp_path))
+    answer(page, by_mouse)
+    answer(page, by_keys)
+
+
+def test_each_answers_a_finger(window: BrowserContext, tmp_path: Path) -> None:
+    assert window.browser is not None
+    size: ViewportSize = {"width": PHONE["width"], "height": PHONE["height"]}
+    context = window.browser.new_context(has_touch=True, viewport=size, offline=True)
+    page = context.new_page()
+    page.goto(ten(tmp_path))
+    answer(page, by_finger)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    context.close()

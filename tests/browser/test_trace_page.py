@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,11 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.drawing.page.payload import Payload
-from tests.browser.conftest import PHONE, Opens, still
+from tests.browser.conftest import DESKTOP, PHONE, TWO_FRAMES, Opens, restart, still
 from tests.browser.figures import cell, numbers, point_at, reading
 
-HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "שלום", "猫👩‍👩‍👧"]
-NUMBER = r"−?(?:\d+\.\d+|∞)"
 
-
+@cache
 def journey() -> ch.types.Trace:
     """The example of the ladder, causal."""
     rung = ladder.MaskedAttention(3, head_dim=2, mask=ch.causal())
@@ -35,48 +34,17 @@ def drawn(opens: Opens, payload: Payload, **options: Any) -> Page:
     return page
 
 
-def value(text: str) -> float:
-    return float(text.replace("−", "-").replace("∞", "inf"))
+@pytest.fixture(scope="module")
+def shared(opens_once: Opens) -> Page:
+    return drawn(opens_once, trace_payload(journey()))
 
 
-def shown(number: float) -> float:
-    """A number as it is printed."""
-    return float(f"{number:.4f}") if math.isfinite(number) else number
-
-
-def result(text: str) -> float:
-    """The number that the first line is about."""
-    found = re.search(rf"= ({NUMBER})", text.split("\n\n")[0])
-    assert found, text
-    return value(found[1])
-
-
-def sums(text: str) -> list[tuple[float, float]]:
-    """Each line of products: what its terms come to, and what it says that they come to."""
-    found = []
-    for line in text.splitlines():
-        if (
-            "·" in line
-            and re.fullmatch(rf".*\) ?= {NUMBER}|.*\d = {NUMBER}", line)
-            and "→" not in line
-        ):
-            left, _, right = line.rpartition(" = ")
-            if not re.match(r"^[(−\d]", left):
-                continue
-            total = 0.0
-            for term in left.split(" + "):
-                if " more: " in term:
-                    total += value(term.partition(": ")[2])
-                    continue
-                one, _, other = term.partition("·")  # a bias is one number
-                total += value(one.strip("()")) * (value(other.strip("()")) if other else 1.0)
-            found.append((total, value(right)))
-    return found
-
-
-def rounding(terms: int, largest: float) -> float:
-    """The error bound of a sum of products of numbers that are rounded to four places."""
-    return terms * (2 * 0.5e-4 * largest + 0.5e-4**2) + 1.0e-4
+@pytest.fixture
+def page(shared: Page) -> Page:
+    """The page of the example, as it began."""
+    shared.set_viewport_size({"width": DESKTOP["width"], "height": DESKTOP["height"]})
+    restart(shared)
+    return shared
 
 
 def texts(tensor: Tensor) -> list[str]:
@@ -88,31 +56,30 @@ def _text(number: Tensor) -> str:
     return "−∞" if value == -math.inf else f"{value:.4f}".replace("-", "−")
 
 
-def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
-    trace = journey()
-    page = drawn(opens, trace_payload(trace))
-    for name, step in trace.steps.items():
+def test_every_number_of_every_stage_is_that_of_the_trace(page: Page) -> None:
+    for name, step in journey().steps.items():
         assert numbers(page, name) == ([] if step.same_as else texts(step.tensor)), name
     # Hidden pairs look hidden, and have no number.
     assert page.locator("[data-stage=weights] .hidden").count() == 15
     assert page.locator("[data-stage=weights] .hidden span:not(:empty)").count() == 0
 
 
-def test_all_stages_of_a_row_are_on_one_screen(opens: Opens) -> None:
+def test_all_stages_of_a_row_are_on_one_screen(page: Page) -> None:
     # As wide as a window, and as a lesson.
     for width, height in ((1280, 860), (736, 600)):
-        page = drawn(opens, trace_payload(journey()), size={"width": width, "height": height})
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate(TWO_FRAMES)
         places = page.locator(".panel").evaluate_all(
             "(all) => all.map((each) => each.getBoundingClientRect().bottom)"
         )
         assert len(places) == 12
         assert max(places) <= height
-    phone = drawn(opens, trace_payload(journey()), size=PHONE)
-    assert phone.evaluate("document.documentElement.scrollHeight") <= 900
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    page.evaluate(TWO_FRAMES)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 900
     # One stage at a time, with the same row.
-    phone.get_by_role("button", name="step ›").click()
-    panels = phone.locator(".panel")
-    inside = panels.evaluate_all(
+    page.get_by_role("button", name="step ›").click()
+    inside = page.locator(".panel").evaluate_all(
         """(all) => all.filter((each) => {
             const { left, right } = each.getBoundingClientRect();
             return left >= 0 && right <= innerWidth;
@@ -121,30 +88,15 @@ def test_all_stages_of_a_row_are_on_one_screen(opens: Opens) -> None:
     assert inside == ["scaled_scores"]
 
 
-def test_softmax_is_told_step_by_step(opens: Opens) -> None:
-    trace = journey()
-    page = drawn(opens, trace_payload(trace))
-    masked = trace["masked_scores"].double()
-    for row, column in [(0, 0), (3, 1), (5, 4)]:
-        text = point_at(page, "weights", row, column)
-        scores = masked[row]
-        exps = (scores - scores.max()).exp()
-        assert f"The largest score of the row is {_text(scores.max())}" in text
-        assert f"The exps add up to {_text(exps.sum())}" in text
-        line = (
-            f"{_text(exps[column])} / {_text(exps.sum())} = {_text(trace['weights'][row, column])}"
-        )
-        assert line in text
-        rows = page.locator(".keys tbody tr").all_inner_texts()
-        words = [each.replace("\n", " ").split() for each in rows]
-        for key, found in enumerate(words):
-            hidden = key > row
-            exp = "hidden" if hidden else _text(exps[key])
-            expected = [_text(scores[key]), exp, _text(trace["weights"][row, key])]
-            assert found == [str(key), ladder.EXAMPLE_TOKENS[key], *expected]
+def test_softmax_is_told_step_by_step(page: Page) -> None:
+    masked = journey()["masked_scores"].double()
+    exps = (masked[3] - masked[3].max()).exp()
+    assert f"The exps add up to {_text(exps.sum())}" in point_at(page, "weights", 3, 1)
+    rows = page.locator(".keys tbody tr").all_inner_texts()
+    assert [each.split()[1] for each in rows] == list(ladder.EXAMPLE_TOKENS)
+    assert [each.split()[3] for each in rows] == [*map(_text, exps[:4]), "hidden", "hidden"]
     assert "the mask hides this key: weight 0" in point_at(page, "weights", 1, 4)
     assert "becomes −∞" in point_at(page, "masked_scores", 1, 4)
-    assert "stays" in point_at(page, "masked_scores", 4, 1)
 
 
 def test_from_x_to_the_output(opens: Opens) -> None:
@@ -157,35 +109,23 @@ def test_from_x_to_the_output(opens: Opens) -> None:
     own = [name for name in list(trace)[4:-1] if trace.steps[name].same_as is None]
     assert stages == ["x", *made, *own, "contexts", "W_output", "output"]
     cell(page, "x.3.1").click()
-    written = {}
     for stage in stages:
-        text = reading(page)
-        assert text.startswith(stage)
-        written[stage] = sums(text)
+        assert reading(page).startswith(stage)
         page.get_by_role("button", name="step ›").click()
-    for stage in ("query", "key", "value", "scores", "context", "output"):
-        ((total, said),) = written[stage]
-        assert abs(total - said) <= rounding(6, 6.0), stage
-    text = point_at(page, "output", 3, 1)
-    assert result(text) == shown(float(trace["output"][3, 1]))
+    assert f"= {_text(trace['output'][3, 1])}" in point_at(page, "output", 3, 1)
     assert point_at(page, "contexts", 3, 0).endswith("Number 0 of the context of head 0.")
     assert point_at(page, "W_query", 4, 0).startswith("W_query bias · head_dim")
 
 
-def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
-    page = drawn(opens, trace_payload(journey()))
+def test_where_a_number_comes_from_is_marked(page: Page) -> None:
     point_at(page, "scores", 4, 2)
     marked = page.locator(".marked").evaluate_all("(all) => all.map((each) => each.dataset.at)")
     operands = {f"{stage}.{d}" for stage in ("query.4", "key.2") for d in (0, 1)}
     assert set(marked) == {"scores.4.2", *operands}
-    assert len((page.locator(".paths .from").get_attribute("d") or "").split("M")) == 3
-    # The row in focus is drawn from stage to stage.
-    assert page.locator(".paths .row").get_attribute("d")
     assert page.locator("tr.focus").count() == 12
 
 
-def test_keys_step_through_stages_and_queries(opens: Opens) -> None:
-    page = drawn(opens, trace_payload(journey()))
+def test_keys_step_through_stages_and_queries(page: Page) -> None:
     assert reading(page).startswith("scores 1 journey → 1 journey")
     page.keyboard.press("ArrowRight")
     assert reading(page).startswith("scaled_scores 1 journey → 1 journey")
@@ -218,9 +158,7 @@ def test_heads_and_samples_are_chosen(opens: Opens) -> None:
         ("x", trace["x"][2]),
     ):
         assert numbers(page, name) == texts(part), name
-    ((total, said),) = sums(point_at(page, "scores", 4, 1))
-    assert said == shown(float(trace["scores"][2, 3, 4, 1]))
-    assert abs(total - said) <= rounding(2, 3.0)
+    assert point_at(page, "scores", 4, 1).endswith(f"= {_text(trace['scores'][2, 3, 4, 1])}")
 
 
 def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
@@ -234,31 +172,17 @@ def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
     assert "columns 37 to 100 of 101" in panel.inner_text()
     assert numbers(page, "weights") == texts(trace["weights"][89:, 37:])
     # Of many terms the last are added up.
-    for stage, column in (("scores", 99), ("context", 3)):
-        ((total, said),) = sums(point_at(page, stage, 100, column))
-        assert said == shown(float(trace[stage][100, column]))
-        assert abs(total - said) <= rounding(8, 4.0)
+    told = point_at(page, "scores", 100, 99)
+    assert " + 9 more: " in told
+    assert told.endswith(f"= {_text(trace['scores'][100, 99])}")
     assert "… and 77 more keys, whose exps add up to" in point_at(page, "weights", 100, 99)
     panel.get_by_label("columns before these").click()
     assert "columns 0 to 63 of 101" in panel.inner_text()
 
 
-def test_tokens_are_data(opens: Opens) -> None:
-    x = torch.randn(6, 2)
-    page = drawn(opens, trace_payload(ch.trace(ch.attend, x, x, x, tokens=HOSTILE)))
-    text = page.locator("[data-stage=scores] tbody").inner_text()
-    for each in ("<script>alert(1)</script>", "\\x1b[31m", "\\u202eabc"):
-        assert each in text
-    drawn_html = page.locator(".figure").inner_html()
-    assert "\x1b" not in drawn_html
-    assert "\u202e" not in drawn_html
-    assert page.locator("bdi", has_text="שלום").count() > 0
-
-
-@pytest.mark.parametrize("size", [(0, 3, 8), (2, 0, 8)])
-def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int, int, int]) -> None:
+def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens) -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-    trace = ch.trace(layer, torch.zeros(size))
+    trace = ch.trace(layer, torch.zeros(2, 0, 8))
     page = opens(trace_payload(trace))
     assert (
         page.locator("main")
@@ -290,7 +214,7 @@ def test_inside_another_page_it_has_no_title_and_writes_no_history(
     )
     address = (tmp_path / "outer.html").as_uri()
     page = opens(address, allowed=file.as_uri(), size={"width": 736, "height": 900})
-    frame = page.frame_locator("iframe")
+    frame = page.frame_locator("iframe").first
     frame.locator(".reading").wait_for()
     assert frame.locator(".reading").inner_text().startswith("scores 3 with → 3 with")
     assert frame.locator("h1, header").count() == 0
@@ -303,8 +227,14 @@ def test_inside_another_page_it_has_no_title_and_writes_no_history(
     frame.locator("[data-theme=dark]").wait_for()
     page.evaluate("frames[0].postMessage({ clearhead: 'theme', theme: null }, '*')")
     frame.locator("[data-theme=light]").wait_for()
+    # In a sandbox there is no address at all.
+    boxed = "(html) => { const frame = document.createElement('iframe'); frame.sandbox = 'allow-scripts'; "
+    boxed += "frame.id = 'boxed'; frame.srcdoc = html; document.body.append(frame); }"
+    page.evaluate(boxed, file.read_text("utf-8"))
     steps = page.evaluate("history.length")
-    frame.get_by_role("button", name="step ›").click()
+    for inner in (page.frame_locator("iframe").first, page.frame_locator("#boxed")):
+        inner.get_by_role("button", name="step ›").click()
+        expect(inner.locator(".reading")).to_contain_text("scaled_scores")
     page.wait_for_timeout(400)
     assert page.evaluate("history.length") == steps
 

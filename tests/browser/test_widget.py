@@ -103,38 +103,20 @@ def test_it_is_the_page(
     widget: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     page = widget(trace_payload(trace()))
-    page.locator(".reading").wait_for()
-    assert page.get_by_role("heading", name="Your journey starts with one step").is_visible()
-    assert page.locator("section[data-stage=scores] tbody td").count() == 36
-    # Headings and landmarks of a notebook are its own.
-    assert [each for each in violations(page) if not each.startswith("region")] == []
-
-
-def test_it_leaves_the_keys_of_the_notebook_alone(widget: Callable[..., Page]) -> None:
-    page = widget(trace_payload(trace()))
     told = page.locator(".reading")
     told.wait_for()
+    assert page.get_by_role("heading", name="Your journey starts with one step").is_visible()
+    assert page.locator("section[data-stage=scores] tbody td").count() == 36
+    # Headings and landmarks of a notebook are its own, and its keys.
+    assert [each for each in violations(page) if not each.startswith("region")] == []
     before = told.inner_text()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() == before
     page.locator(".words button").first.focus()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() != before
-
-
-def test_it_takes_itself_away(widget: Callable[..., Page]) -> None:
-    page = widget(trace_payload(trace()))
-    page.locator(".reading").wait_for()
     page.evaluate("clear()")
     assert page.locator("#cell").inner_html() == ""
-
-
-def test_it_stops_listening(widget: Callable[..., Page]) -> None:
-    page = widget(long_matrix()[1], no_answer)
-    assert page.evaluate("listeners.size") == 2
-    page.evaluate("clear()")
-    page.evaluate("end()")
-    assert page.evaluate("listeners.size") == 0
 
 
 def request(rows: list[int], columns: list[int], cells: list[int]) -> dict[str, Any]:
@@ -152,6 +134,7 @@ def test_tiles_come_from_the_kernel(widget: Callable[..., Page]) -> None:
     matrix, payload = long_matrix()
     asked: list[dict[str, Any]] = []
     page = widget(payload, answers_of(matrix, asked))
+    page.get_by_role("heading", name="a long text").wait_for()
     wished = request([1000, 1011], [993, 1010], [11, 17])
     found = page.evaluate(ASK, wished)
     assert any(each.items() >= wished.items() for each in asked)  # the page asks for more by itself
@@ -178,6 +161,7 @@ def test_tiles_come_from_the_kernel(widget: Callable[..., Page]) -> None:
 def test_without_a_kernel_the_page_shows_what_it_holds(widget: Callable[..., Page]) -> None:
     _, payload = long_matrix()
     page = widget(payload, no_answer)
+    assert page.evaluate("listeners.size") == 2
     page.clock.install()  # nobody needs to sit through the wait
     asked = "(request) => { window.asked = window.source.tile(request); }"
     page.evaluate(asked, request([1000, 1011], [993, 1010], [11, 17]))
@@ -189,10 +173,6 @@ def test_without_a_kernel_the_page_shows_what_it_holds(widget: Callable[..., Pag
     quick = "async (request) => { const from = performance.now(); await source.tile(request);"
     quick += " return performance.now() - from < 2000; }"
     assert page.evaluate(quick, request([0, 11], [0, 17], [11, 17]))
-
-
-def test_the_heads_are_drawn(widget: Callable[..., Page]) -> None:
-    matrix, payload = long_matrix()
-    page = widget(payload, answers_of(matrix, []))
-    page.get_by_role("heading", name="a long text").wait_for()
+    page.evaluate("clear()")
     page.evaluate("end()")
+    assert page.evaluate("listeners.size") == 0

@@ -331,7 +331,7 @@ def make(shift=1, as_dict=False):
     ids = torch.arange(48).view(4, 12) * 5 % 9
     made = model, shifted if shift else same, optimizer, ids
     if as_dict:
-        why = {"train.dropout": "it has none", "train.start": "as PyTorch begins"}
+        why = {"train.dropout": "it has none", "train.eval": "it draws nothing"}
         return dict(zip(("model", "loss", "optimizer", "batch"), made), skip=why)
     return made
 

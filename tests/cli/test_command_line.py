@@ -39,7 +39,7 @@ SHOWN = "[show.model] --model must read"
         ("show a --layer 6", "[show.layer] layer must be 0 to 5; got 6."),
         ("show a --layer 0 --head 12", "[show.head] head must be 0 to 11; got 12."),
         ("show a --head 1", "[show.head] --head 1 needs --layer as well."),
-        ("show a --model ./nowhere", "[model.not-found] there is no folder './nowhere'."),
+        ("show a --model ./nowhere", "[model.not-found] ./nowhere could not be loaded: "),
         (
             "show a --model whisper",
             f"{SHOWN} text, and Whisper tiny.en reads speech; in Python, ch.watch(ch.samples.whisper().model) sees it.",

@@ -1,7 +1,6 @@
 """Edits of the contexts of heads, held against hooks on the output projections."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
+from clearhead.editing.layer_edit import MEAN, OTHER
+from clearhead.errors import EditError, EditWarning
 from clearhead.watching.projections import projection_of
 from tests.integrations.models import KINDS, OTHERS, inputs, make, pair
-from tests.refusals import assert_refused, wrong
+from tests.refusals import refusals
 
 WIDTH, HEADS, LEN = 12, 4, 5
 
@@ -202,96 +202,102 @@ def test_ablations_by_means_of_each_position_and_by_draws() -> None:
     assert [each.queries for each in edit.report] == [16, 2]
 
 
-def test_nested_edits_and_threads() -> None:
+def test_nested_edits_add_up() -> None:
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(1, LEN, WIDTH)
-    ones, before, elsewhere = torch.ones(3), layer(x), []
+    ones = torch.ones(3)
     with ch.edit(layer) as outer, ch.edit(layer) as inner, ch.watch(layer, keep="contexts") as seen:
         outer[0].heads[0].ablate()
         inner[0].heads[0].add(ones)
         inner[0].heads[0].add(ones, scale=-3.0, query=1)
         layer(x)
-        thread = threading.Thread(target=lambda: elsewhere.append(layer(x)))
-        thread.start()
-        thread.join()
     assert seen.calls(0)[0].context[0, 0, :, 0].tolist() == [1.0, -2.0, 1.0, 1.0, 1.0]
-    assert torch.equal(elsewhere[0], before)
 
 
-def test_pytorchs_layer_in_both_ways() -> None:
-    layer, x = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), torch.randn(2, 1, LEN, WIDTH)
-    for needs in (True, False):
-        with ch.watch(layer, keep="contexts") as clean:
-            expected = layer(x[0], x[0], x[0], need_weights=needs)[0]
-        with ch.edit(layer) as edit:
-            edit[0].replace(clean)
-            found = layer(x[1], x[1], x[1], need_weights=needs)[0]
-        torch.testing.assert_close(found, expected)
+REFUSING = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
+GOOD = torch.zeros(2, HEADS, LEN, 3)
 
 
 @torch.no_grad()
-def test_what_does_not_fit_is_refused() -> None:
-    layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(2, LEN, WIDTH)
-    good = torch.randn(2, HEADS, LEN, 3)
-    shape = "of the model must have shape (batch or 1, heads, positions, value_head_dim)"
-    asked: list[tuple[Any, str]] = [
-        (
-            lambda edit: edit.replace(good[:1].repeat(3, 1, 1, 1)),
-            f"[edit.context] the contexts for heads [0, 1, 2, 3] {shape} = (2, 4, …, 3); got (3, 4, 5, 3)",
-        ),
-        (
-            lambda edit: edit.heads[1].replace(good),
-            f"{shape} = (2, 1, …, 3); got (2, 4, 5, 3), of heads [1]. A tensor is of just the heads that are "
-            "edited, context[:, heads]",
-        ),
-        (lambda edit: edit.replace(good[..., :2]), f"{shape} = (2, 4, …, 3)"),
-        (
-            lambda edit: edit.replace(good[:, :, :3]),
-            "the other run has 3 positions in the model; position 4 is asked for.",
-        ),
-        (
-            lambda edit: edit.replace(good.repeat(1, 1, 2, 1)),
-            "[edit.context] the other run of '' has 10 positions; there were 5 tokens.",
-        ),
-        (
-            lambda edit: edit.heads[1].add(torch.zeros(2)),
-            f"[edit.context] the contexts for heads [1] {shape} = (2, 1, …, 3); got (1, 1, 1, 2)",
-        ),
-        (lambda edit: edit.ablate(mean=good[0, :, :4]), "[edit.context]"),
-        (
-            lambda edit: edit.replace(good, query=torch.ones(3, LEN, dtype=torch.bool)),
-            "[edit.batch] query chooses tokens of 3 samples",
-        ),
-    ]
-    for ask, text in asked:
-        edit = ch.edit(layer)
+def seen(**options: Any) -> ch.types.Seen[Any]:
+    with ch.watch(REFUSING, **options) as record:
+        REFUSING(torch.randn(2, LEN, WIDTH))
+    return record
+
+
+@torch.no_grad()
+def refused(ask: Callable[[Any], None]) -> None:
+    with ch.edit(REFUSING) as edit:
         ask(edit[0])
-        with pytest.raises(EditError, match=re.escape(text)), edit:
-            layer(x)
-    chosen = ch.edit(layer)[0]
-    with ch.watch(layer) as matrices:
-        layer(x)
-    with ch.watch(layer, keep="total", contexts=True) as means:
-        layer(x)
-    for other in (matrices, means, good[0], good.long(), 3):
-        text = '[edit.other] other must be what watch has seen with keep="contexts"'
-        with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-            chosen.replace(other)  # pyright: ignore[reportArgumentType]
-    with ch.watch(layer, heads=[1, 2], keep="contexts") as some:
-        layer(x)
-    text = f"[edit.context] the contexts for heads [2, 3] {shape} = (2, 2, …, 3); got (1, 2, 1, 3), of heads [1, 2]"
-    edit = ch.edit(layer)
-    edit[0].heads[2, 3].ablate(mean=some)
-    with pytest.raises(EditError, match=re.escape(text)), edit:
-        layer(x)
-    with ch.watch(layer, keep="total") as no_contexts:
-        layer(x)
-    for other in (matrices, no_contexts, no_contexts[0], good.tolist()):
-        text = "[mean.type] mean must be a tensor (heads, value_head_dim), or what watch has seen with contexts"
-        with pytest.raises(ArgumentTypeError, match=re.escape(text)):
-            chosen.ablate(mean=other)  # pyright: ignore[reportArgumentType]
-    assert_refused(lambda: chosen.add(wrong(3)), "vector.type", "vector // a torch.Tensor // int")
-    with pytest.raises(ArgumentError, match=re.escape("[scale.value]")):
-        chosen.add(torch.zeros(3), scale=float("nan"))
+        REFUSING(torch.randn(2, LEN, WIDTH))
+
+
+OF_ALL = "[0, 1, 2, 3] // the model // 2 // 4 // … // 3"
+
+test_what_does_not_fit_is_refused = refusals(
+    refused,
+    (
+        lambda edit: edit.replace(GOOD[:1].repeat(3, 1, 1, 1)),
+        "edit.context",
+        f"{OF_ALL} // (3, 4, 5, 3) // [0, 1, 2, 3]",
+    ),
+    (
+        lambda edit: edit.replace(GOOD[..., :2]),
+        "edit.context",
+        f"{OF_ALL} // (2, 4, 5, 2) // [0, 1, 2, 3]",
+    ),
+    (
+        lambda edit: edit.heads[1].replace(GOOD),
+        "edit.context",
+        "[1] // the model // 2 // 1 // … // 3 // (2, 4, 5, 3) // [1]",
+    ),
+    (
+        lambda edit: edit.heads[1].add(torch.zeros(2)),
+        "edit.context",
+        "[1] // the model // 2 // 1 // … // 3 // (1, 1, 1, 2) // [1]",
+    ),
+    (
+        lambda edit: edit.heads[2, 3].ablate(mean=seen(heads=[1, 2], keep="contexts")),
+        "edit.context",
+        "[2, 3] // the model // 2 // 2 // … // 3 // (1, 2, 1, 3) // [1, 2]",
+    ),
+    (lambda edit: edit.replace(GOOD[:, :, :3]), "edit.context", "3 // the model // 4 // 3"),
+    (lambda edit: edit.replace(GOOD.repeat(1, 1, 2, 1)), "edit.context", "'' // 10 // 5"),
+    (lambda edit: edit.ablate(mean=GOOD[0, :, :4]), "edit.context", "4 // the model // 4 // 4"),
+    (
+        lambda edit: edit.replace(GOOD, query=torch.ones(3, LEN, dtype=torch.bool)),
+        "edit.batch",
+        "query // 3 // 2 // query",
+    ),
+    *(
+        (
+            lambda edit, make=make: edit.replace(make()),
+            "edit.other",
+            f"other // {OTHER} //  // {kind}",
+        )
+        for make, kind in (
+            (seen, "Seen"),
+            (lambda: seen(keep="total", contexts=True), "Seen"),
+            (lambda: GOOD[0], "Tensor (4, 5, 3)"),
+            (GOOD.long, "Tensor (2, 4, 5, 3)"),
+            (int, "int"),
+        )
+    ),
+    *(
+        (lambda edit, make=make: edit.ablate(mean=make()), "mean.type", f"mean // {MEAN} // {kind}")
+        for make, kind in (
+            (seen, "Seen"),
+            (lambda: seen(keep="total"), "Seen"),
+            (lambda: seen(keep="total")[0], "Totals"),
+            (GOOD.tolist, "list"),
+        )
+    ),
+    (lambda edit: edit.add(3), "vector.type", "vector // a torch.Tensor // int"),
+    (
+        lambda edit: edit.add(torch.zeros(3), scale=float("nan")),
+        "scale.value",
+        "scale // a finite number // nan",
+    ),
+)
 
 
 @torch.no_grad()

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, EditError, EditWarning
+from clearhead.errors import EditError, EditWarning
 from tests.editing.by_hand import ByHand, by_hand, edited
 from tests.integrations.models import KINDS, Exact, pair
+from tests.refusals import refusals
 
 paths: Any = ch.paths  # with arguments of other types
 WIDTH, HEADS, LEN = 12, 4, 5
@@ -170,54 +171,45 @@ def test_all_heads_before_the_receivers_are_senders() -> None:
         assert last[0].metric == float(total(model(corrupt)).detach())
 
 
-def test_an_interrupt_gives_the_senders_that_are_done() -> None:
-    model, clean, corrupt = stack()
-
-    def stop(done: int, all_of_them: int) -> None:
-        if done == 3:
-            raise KeyboardInterrupt
-
-    found = paths(model, clean, corrupt, metric=total, progress=stop)
-    assert (len(found), found.runs) == (3, 12)
-    with pytest.raises(KeyboardInterrupt):
-        paths(model, clean, corrupt, metric=total, progress=lambda done, _: stop(3, 12))
-    assert torch.equal(model(corrupt), model(corrupt))
-    assert not any(each._forward_hooks for each in model.modules())
-
-
 def test_one_receiver_is_a_list_of_one() -> None:
-    model = nn.Sequential(*(ch.MultiHeadAttention(WIDTH, HEADS) for _ in "ab")).eval()
-    clean, corrupt = torch.randn(2, 1, LEN, WIDTH)
-    score = lambda output: output.sum()  # noqa: E731
+    model, clean, corrupt = stack(2)
     for part in PARTS:
-        expected = list(ch.paths(model, clean, corrupt, metric=score, receivers=[(1, 0, part)]))
+        expected = list(paths(model, clean, corrupt, metric=total, receivers=[(1, 0, part)]))
         for given in ((1, 0, part), (1, 0, part[0]), [(-1, 0, part[0])]):
-            assert list(paths(model, clean, corrupt, metric=score, receivers=given)) == expected
+            assert list(paths(model, clean, corrupt, metric=total, receivers=given)) == expected
 
 
-def test_what_is_no_path_is_refused() -> None:
+test_what_is_no_path_is_refused = refusals(
+    lambda options: paths(*stack(), **({"metric": total} | options)),
+    ({"frozen": "mlp"}, "frozen.value", 'frozen // "others", "heads" // \'mlp\''),
+    ({"metric": 3}, "effects.metric", "3"),
+    ({"progress": 3}, "effects.progress", "3"),
+    ({"sender": 3}, "paths.sender", "sender // 3"),
+    ({"sender": []}, "paths.sender", "sender // []"),
+    ({"sender": (0, "x")}, "paths.sender", "sender // (0, 'x')"),
+    ({"receivers": [(1, 0, "z")]}, "paths.receivers", "[(1, 0, 'z')]"),
+    ({"receivers": [(1, 0, ["key"])]}, "paths.receivers", "[(1, 0, ['key'])]"),
+    ({"receivers": (1, 0)}, "paths.receivers", "(1, 0)"),
+    ({"receivers": (1, 0, "key", "value")}, "paths.receivers", "(1, 0, 'key', 'value')"),
+    ({"sender": (7, 0)}, "edit.layers", "7 // '0', '1', '2'"),
+    ({"sender": ("*", 0)}, "edit.layers", "'*' // 3 // '0', '1', '2'"),
+    ({"sender": (0, 4)}, "edit.heads", "heads[4] // 0 // 4"),
+    (
+        {"sender": (2, 0), "receivers": [(1, 0, "key")]},
+        "paths.order",
+        "'2', '1' // '0', '1', '2'",
+    ),
+    ({"receivers": [(0, 0, "key")]}, "paths.order", "'0' // '0', '1', '2'"),
+    (
+        {"sender": (1, 0), "receivers": [(1, 0, "key"), (2, 0, "key")]},
+        "paths.order",
+        "'1' // '0', '1', '2'",
+    ),
+)
+
+
+def test_models_and_inputs_that_do_not_fit_are_refused() -> None:
     model, clean, corrupt = stack()
-    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"frozen": "mlp"}, ArgumentError, '[frozen.value] frozen must be one of "others", "heads"; got'),
-        ({"metric": 3}, ArgumentTypeError, "[effects.metric] metric must make one number"),
-        ({"progress": 3}, ArgumentTypeError, "[effects.progress] progress must be True, False"),
-        ({"sender": 3}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list of such, rows that"),
-        ({"sender": []}, ArgumentTypeError, "[paths.sender] sender must be (layer, head), a list"),
-        ({"sender": (0, "x")}, ArgumentTypeError, "[paths.sender] sender must be (layer, head)"),
-        ({"receivers": [(1, 0, "z")]}, ArgumentTypeError, '[paths.receivers] receivers must be (layer, head, input)'),
-        ({"receivers": [(1, 0, ["key"])]}, ArgumentTypeError, "[paths.receivers] receivers must be"),
-        ({"receivers": (1, 0)}, ArgumentTypeError, "[paths.receivers] receivers must be"),
-        ({"receivers": (1, 0, "key", "value")}, ArgumentTypeError, "[paths.receivers] receivers must be"),
-        ({"sender": (7, 0)}, EditError, "[edit.layers] a layer must be the number"),
-        ({"sender": ("*", 0)}, EditError, "[edit.layers] a layer must be one module that attends; '*' is 3 of these"),
-        ({"sender": (0, 4)}, EditError, "[edit.heads] heads[4] are edited; 0 has num_heads=4."),
-        ({"sender": (2, 0), "receivers": [(1, 0, "key")]}, EditError, "behind a sender; '2', '1' does not."),
-        ({"receivers": [(0, 0, "key")]}, EditError, "[paths.order] each sender must come before"),
-        ({"sender": (1, 0), "receivers": [(1, 0, "key"), (2, 0, "key")]}, EditError, "[paths.order]"),
-    ]  # fmt: skip
-    for given, kind, text in wrong:
-        with pytest.raises(kind, match=re.escape(text)):
-            paths(model, clean, corrupt, **({"metric": total} | given))
     text = "[effects.inputs] the clean and the corrupt run must have the same numbers of"
     for other in (clean[:, :3], clean[:1]):
         with pytest.raises(EditError, match=re.escape(text)):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.editing import measuring, replaying
+from clearhead.editing import measuring
+from clearhead.editing.activation_patching import Runs
 from clearhead.editing.edit import followed
 from clearhead.editing.replaying import Replay
 from tests.integrations.models import KINDS, inputs, make
@@ -22,14 +23,10 @@ def score(output: Any) -> Tensor:
     return (made * torch.linspace(-1, 1, made[0].numel()).view_as(made[0])).sum()
 
 
-def attending(model: nn.Module, given: object) -> list[str]:
-    with torch.no_grad(), followed(model) as edit:
-        measuring.called(model, given)
-    return list(edit.attended)
-
-
-def whole(monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> list[float]:
-    with monkeypatch.context() as patched:
+def whole(*args: Any, **options: Any) -> list[float]:
+    """The effects by whole runs, one for each edit."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measuring, "TOKENS", 0)
         patched.setattr(measuring, "Replay", lambda *given: None)
         return ch.effects(*args, **options)["metric"].tolist()
 
@@ -44,14 +41,15 @@ def test_every_architecture_gives_what_whole_runs_give(
         each: value.flip(1) if each.endswith("input_ids") else value
         for each, value in clean.items()
     }
+    expected = whole(model, clean, corrupt, score)
     for tokens in (0, 256):
-        monkeypatch.setattr(replaying, "TOKENS", tokens)
+        monkeypatch.setattr(measuring, "TOKENS", tokens)
         found = ch.effects(model, clean, corrupt, score)["metric"].tolist()
-        expected = whole(monkeypatch, model, clean, corrupt, score)
         # Several copies have what one had, which another size of batch rounds otherwise.
         assert found == (pytest.approx(expected, rel=1e-4) if tokens else expected)
-    # Decoders of two texts keep an object of two caches: the encoder alone is left out.
-    assert Replay(model, corrupt, attending(model, corrupt))
+    with torch.no_grad(), followed(model) as edit:
+        model(**corrupt)
+    assert Replay(Runs(model, corrupt, None, score), list(edit.attended))._kept
 
 
 class Block(nn.Module):
@@ -63,7 +61,7 @@ class Block(nn.Module):
         self.mlp = nn.Linear(WIDTH, WIDTH)
         self.between = between
 
-    def forward(self, x: Tensor, *more: Any) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         runs[-1] += 1
         if self.between is not None:
             x = self.between(self, x)
@@ -74,38 +72,31 @@ class Block(nn.Module):
 runs = [0]
 
 
-class Stack(nn.Module):
-    def __init__(self, *blocks: nn.Module, shared: Callable[[], Any] | None = None) -> None:
-        super().__init__()
-        self.blocks, self.shared = nn.ModuleList(blocks), shared
-
-    def forward(self, x: Tensor) -> Tensor:
-        more = () if self.shared is None else (self.shared(),)
-        for each in self.blocks:
-            x = each(x, *more)
-        return x
-
-
-def stack(between: Callable[[Block, Tensor], Tensor] | None = None, **options: Any) -> Stack:
-    return Stack(*(Block(between) for _ in "abc"), **options).eval()
+def stack(between: Callable[[Block, Tensor], Tensor] | None = None) -> nn.Sequential:
+    return nn.Sequential(*(Block(between) for _ in "abc")).eval()
 
 
 def ran(model: nn.Module, layer: int = -1) -> int:
     """How many blocks run where the one is edited."""
     x = torch.randn(2, LEN, WIDTH)
-    layers = attending(model, x)
-    replay = Replay(model, x, layers)
+    with torch.no_grad(), followed(model) as edit:
+        output = model(x)
+    layers = list(edit.attended)
+    replay = Replay(Runs(model, x, output, score), layers)
     before = runs[-1]
     with torch.no_grad(), followed(model), replay.before([layers[layer]]):
-        assert torch.equal(model(x), replay.output)
-    return runs[-1] - before
+        made = model(x)
+    count = runs[-1] - before
+    if not model.training:
+        assert torch.equal(made, output) or count == 3
+    return count
 
 
 def test_only_what_comes_from_the_layer_on_runs() -> None:
     assert [ran(stack(), layer) for layer in range(3)] == [3, 2, 1]
     once = Block().eval()
-    assert ran(Stack(once, Block().eval(), once).eval()) == 3
-    assert ran(Stack(Block(), Block()).train()) == 2
+    assert ran(nn.Sequential(once, Block().eval(), once)) == 3
+    assert ran(nn.Sequential(Block(), Block()).train()) == 2
 
 
 def kept(block: Block, x: Tensor) -> Tensor:
@@ -113,64 +104,49 @@ def kept(block: Block, x: Tensor) -> Tensor:
     return x
 
 
-def listed(block: Block, x: Tensor) -> Tensor:
-    vars(block).setdefault("all", []).append(x)
-    return x
-
-
 def written(block: Block, x: Tensor) -> Tensor:
     return x.add_(1)
 
 
-@pytest.mark.parametrize("between", [kept, listed, written])
-def test_a_block_that_writes_is_run(between: Callable[[Block, Tensor], Tensor]) -> None:
-    model = stack(between)
-    x = torch.randn(2, LEN, WIDTH)
-    with torch.no_grad():
-        model(x.clone())
-    layers = attending(model, x.clone())
-    replay = Replay(model, x.clone(), layers)
-    before = runs[-1]
-    with torch.no_grad(), replay.before([layers[-1]]):
-        assert torch.equal(model(x.clone()), model(x.clone()))
-    assert runs[-1] - before == 6
+@pytest.mark.parametrize("between", [None, kept, written])
+def test_blocks_that_write_have_the_effects_of_whole_runs(between: Any) -> None:
+    model, x = stack(between), torch.randn(2, LEN, WIDTH)
 
-
-def test_what_others_may_look_at_is_run() -> None:
-    assert ran(stack(shared=dict)) == 3
-    assert ran(stack(shared=tuple)) == 1
-    model: Any = stack()
-    handle = model.blocks[0].mlp.register_forward_hook(lambda *_: None)
-    assert ran(model) == 2
-    handle.remove()
-    model.blocks[1].mlp.forward = model.blocks[1].mlp.forward
-    assert ran(model) == 2
-    with ch.watch(model := stack()):
-        assert ran(model) == 3
-    with torch.inference_mode():
-        assert ran(stack()) == 3
-
-
-def test_a_run_that_differs_without_an_edit_is_whole() -> None:
-    class Attends(nn.Module):
-        """Asks its blocks for something else than their outputs."""
+    class Copied(nn.Module):
+        """Gives its blocks an input that they may write to, and adds it to the output."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.stack = stack()
+            self.blocks = model
 
         def forward(self, x: Tensor) -> Tensor:
-            before = runs[-1]
-            made = self.stack(x)
-            return made + runs[-1] - before
+            x = x.clone()
+            return self.blocks(x) + x
 
-    assert ran(Attends().eval()) == 3
+    outer = Copied().eval()
+    found = ch.effects(outer, x, lambda output: output.square().mean())["metric"].tolist()
+    expected = whole(outer, x, lambda output: output.square().mean())
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_others_may_look_at_is_run() -> None:
+    model: Any = stack()
+    handle = model[0].mlp.register_forward_hook(lambda *_: None)
+    assert ran(model) == 2
+    handle.remove()
+    model[1].mlp.forward = model[1].mlp.forward
+    assert ran(model) == 2
+    with ch.watch(model := stack()):
+        assert ran(model) == 3
+    # The output rests on how often the blocks ran.
+    counted: Any = stack(lambda block, x: x + runs[-1] % 7)
+    assert ran(counted) == 3
 
 
 def test_threads_run_all_blocks_and_an_interrupt_puts_them_back() -> None:
     model, x = stack(), torch.randn(2, LEN, WIDTH)
-    layers = attending(model, x)
-    replay = Replay(model, x, layers)
+    layers = [f"{each}.attention" for each in range(3)]
+    replay = Replay(Runs(model, x, None, score), layers)
     other = torch.randn(1, LEN, WIDTH)
     expected, found = model(other), []
 

@@ -13,15 +13,13 @@ import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead._common.torch_internals import private
-from clearhead.errors import ArgumentError, MissingExtraError, ModelError, UnsupportedError
+from clearhead.errors import MissingExtraError, ModelError, UnsupportedError
 from clearhead.integrations import attention
 from clearhead.integrations.transformers_internals import masking_utils
-from clearhead.masks.causal import causal
 from clearhead.watching.hooks.described import Described
 from tests.integrations.models import KINDS, TOKENS, VOCABULARY, attentions, inputs, make, same
 from tests.memory import LargestTensor
-from tests.refusals import assert_refused, refusals
+from tests.refusals import assert_refused
 from tests.tolerances import assert_no_worse
 
 CACHES: dict[str, dict[str, Any]] = {
@@ -168,14 +166,6 @@ def test_weights_are_dropped_while_it_trains() -> None:
     torch.testing.assert_close(matrix.dense().sum(dim=-1), torch.ones(3, 4, TOKENS))
 
 
-def test_later_and_at_once_are_the_same() -> None:
-    given = inputs("llama")
-    at_once, later = make("llama", "clearhead"), make("llama")
-    later.set_attn_implementation("clearhead")
-    with torch.no_grad():
-        assert torch.equal(at_once(**given).logits, later(**given).logits)
-
-
 def test_no_matrix_is_made_unasked() -> None:
     ours = make("llama", "clearhead")
     made: list[object] = []
@@ -293,17 +283,15 @@ def test_each_mask_function(function: Any, words: str | None, lengths: tuple[int
     assert torch.equal(mask.expand(expected.shape), expected)
 
 
-def test_a_mask_begins_at_the_first_token_where_nothing_else_is_said() -> None:
-    mask = attention._mask(batch_size=1, kv_length=3, q_length=3)
-    assert isinstance(mask, Described)
-    assert torch.equal(mask.description.to_dense(3, 3), ch.causal().to_dense(3, 3))
-
-
 def test_a_step_that_may_be_compiled_has_a_tensor() -> None:
     step: dict[str, Any] = {"batch_size": 1, "kv_length": 7, "q_length": 1, "q_offset": 6}
     assert isinstance(attention._mask(**step, device="cpu"), Described)
     plain = attention._mask(**step, device="cpu", allow_is_causal_skip=False)
     assert type(plain) is Tensor
+    # A mask begins at the first token where nothing else is said.
+    mask = attention._mask(batch_size=1, kv_length=3, q_length=3)
+    assert isinstance(mask, Described)
+    assert torch.equal(mask.description.to_dense(3, 3), ch.causal().to_dense(3, 3))
 
 
 def test_sequences_packed_into_a_row() -> None:
@@ -342,12 +330,11 @@ MIDDLES: dict[str, tuple[list[list[int]], int]] = {
 
 @pytest.fixture
 def of_ranks() -> Iterator[None]:
-    """A process group; of two ranks, for whoever asks. The other one has the beginning of its text."""
+    """A process group; of two ranks, for whoever asks."""
     store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "get_world_size", lambda group=None: 2)
-        private("distributed.distributed_c10d._get_default_store")().set("clearhead/begins/1", "0")
         yield
     dist.destroy_process_group()
 
@@ -359,37 +346,13 @@ def test_the_middle_of_a_text_on_a_rank_is_refused(name: str) -> None:
     ours = make(name, "clearhead")
     for given, first in MIDDLES.values():
         places = torch.tensor(given)
-        ids = torch.full_like(places, 5)
-        with pytest.raises(UnsupportedError) as raised:
-            ours(ids, position_ids=places, use_cache=False)
-        assert str(raised.value) == (
-            f"[model.positions] position_ids of rank 0 begin at {first} with no cache before them: of a text that "
-            "ranks share, this model would attend to the tokens of each rank alone. Give each rank whole "
-            "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
-            'with another attn_implementation, such as "sdpa".'
+        assert_refused(
+            lambda places=places: ours(
+                torch.full_like(places, 5), position_ids=places, use_cache=False
+            ),
+            "model.positions",
+            f"0 // {first}",
         )
-
-
-@pytest.mark.usefixtures("of_ranks")
-@torch.no_grad()
-def test_the_beginning_of_a_text_whose_middle_is_on_another_rank_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ours, ids = make("llama", "clearhead"), torch.full((1, 5), 5)
-    private("distributed.distributed_c10d._get_default_store")().set("clearhead/begins/1", "5")
-    with pytest.raises(UnsupportedError, match="position_ids of rank 1 begin at 5"):
-        ours(ids)
-    assert (
-        private("distributed.distributed_c10d._get_default_store")().get("clearhead/begins/0")
-        == b"0"
-    )
-    ours(ids)  # they tell each other once
-    monkeypatch.setattr(attention, "PATIENCE", 0.0)
-    monkeypatch.setattr(attention, "_told", None)
-    private("distributed.distributed_c10d._get_default_store")().delete_key(
-        "clearhead/begins/1"
-    )  # a rank that does not run
-    ours(ids)
 
 
 @pytest.mark.usefixtures("of_ranks")
@@ -454,111 +417,32 @@ def test_an_argument_that_is_not_known_is_refused_by_name() -> None:
     assert refusal.value.code == "transformers.argument"
 
 
-def bloom() -> Any:
-    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 5, "n_head": 2}
-    return transformers.BloomModel(transformers.BloomConfig(**sizes))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_models_that_ask_for_their_attention(name: str) -> None:
-    attention.check_model(make(name))
-
-
-def test_models_that_do_not_ask_are_named() -> None:
-    with pytest.raises(ModelError) as refusal:
-        attention.check_model(bloom())
-    assert str(refusal.value) == (
-        "[model.ignores-interface] BloomModel attends by code of its own, whatever its "
-        "attn_implementation says: h.0.self_attention, h.1.self_attention, h.2.self_attention and "
-        "2 more (BloomAttention)."
-    )
-
-
-def test_a_mask_that_a_model_works_on_itself() -> None:
-    """The description is not a tensor of numbers to add to scores."""
-    mask = Described(ch.causal(), (1, 1, 3, 3), torch.device("cpu"))
-    with pytest.raises(ModelError, match="it works on the mask itself \\(add\\)") as refusal:
-        torch.add(torch.zeros(1, 2, 3, 3), mask)
-    assert refusal.value.code == "model.ignores-interface"
-    assert torch.equal(mask[0, 0, 1], torch.tensor([True, True, False]))
-
-
-test_what_is_no_model = refusals(
-    attention.check_model,
-    (nn.Linear(2, 2), "model.no-attention", "Linear"),
-    ("a", "model.type", "str"),
-)
-
-
-@pytest.fixture
-def other_name() -> Iterator[str]:
-    yield "seen_through"
-    transformers.AttentionInterface._global_mapping.pop("seen_through", None)
-    transformers.AttentionMaskInterface._global_mapping.pop("seen_through", None)
-
-
-def test_another_name(other_name: str) -> None:
-    attention.register(other_name)
-    attention.register(other_name)
-    ours = make("llama", other_name)
-    with torch.no_grad():
-        shown = ours(**inputs("llama"), output_attentions=True).attentions
-    assert isinstance(shown[0], ch.AttentionMatrix)
-
-
-@pytest.mark.parametrize("name", ["eager", "sdpa", "flash_attention_2", "my_flash", "a/b", ""])
-def test_a_name_that_is_taken(name: str) -> None:
-    before = dict(transformers.AttentionInterface._global_mapping)
-    with pytest.raises(ArgumentError) as refusal:
-        attention.register(name)
-    assert refusal.value.code == "register.name"
-    assert str(refusal.value).startswith(
-        "[register.name] name must be an identifier without flash in it, and not one that "
-        "transformers has, eager, "
-    )
-    assert str(refusal.value).endswith(f"; got {name!r}.")
-    assert dict(transformers.AttentionInterface._global_mapping) == before
-
-
-def test_a_name_that_is_no_string() -> None:
-    wrong: Any = 3
-    assert_refused(lambda: attention.register(wrong), "register.type", "int")
-
-
 def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"pip install '\.\[models\]'"):
         attention.register()
 
 
-def test_a_transformers_without_attention_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["transformers"], "AttentionInterface", None)
-    assert_refused(attention.register, "model.interface", transformers.__version__)
+SMALL: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
+OWN: list[tuple[str, dict[str, Any]]] = [
+    ("Mpt", {"d_model": 16, "n_layers": 1, "n_heads": 2}),
+    ("Longformer", {"num_hidden_layers": 1, "intermediate_size": 16, "attention_window": 4}),
+    ("Falcon", {"num_hidden_layers": 1}),
+    ("GPTJ", {"n_embd": 16, "n_layer": 1, "n_head": 2, "rotary_dim": 4}),
+    ("GPTNeo", {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 2}),
+    ("Git", {"num_hidden_layers": 1, "intermediate_size": 16}),
+    ("Bloom", {"n_layer": 1}),
+]
 
 
-def of_own_code() -> dict[str, Any]:
-    small: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
-    more: dict[str, Any] = small | {"num_hidden_layers": 1, "intermediate_size": 16}
-    wide: dict[str, Any] = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    local: dict[str, Any] = {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 2}
-    return {
-        "MptModel": transformers.MptConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2),
-        "LongformerModel": transformers.LongformerConfig(**more, attention_window=4),
-        "FalconModel": transformers.FalconConfig(**small, num_hidden_layers=1),
-        "GPTJModel": transformers.GPTJConfig(**wide, rotary_dim=4),
-        "GPTNeoModel": transformers.GPTNeoConfig(vocab_size=50, hidden_size=16, **local),
-        "GitModel": transformers.GitConfig(**more),
-        "BloomModel": transformers.BloomConfig(**small, n_layer=1),
-    }
-
-
-@pytest.mark.parametrize("name", of_own_code())
-def test_a_type_with_code_of_its_own_is_refused_when_it_is_made(name: str) -> None:
-    attention.register()
-    config = of_own_code()[name]
+@pytest.mark.parametrize(("name", "sizes"), OWN)
+def test_a_type_with_code_of_its_own_is_refused_when_it_is_made(
+    name: str, sizes: dict[str, Any]
+) -> None:
+    config = getattr(transformers, f"{name}Config")(**SMALL | sizes)
     config._attn_implementation = "clearhead"
-    with pytest.raises(ModelError, match=f"{name} cannot be made") as caught:
-        getattr(transformers, name)(config)
+    with pytest.raises(ModelError, match=f"{name}Model cannot be made") as caught:
+        getattr(transformers, f"{name}Model")(config)
     assert caught.value.code == "model.ignores-interface"
 
 
@@ -571,11 +455,15 @@ def test_a_type_with_code_of_its_own_is_refused_when_it_is_made(name: str) -> No
         lambda mask: 1 - mask.float(),
         lambda mask: torch.where(mask, 0.0, 1.0),
         lambda mask: mask * 2,
+        lambda mask: torch.add(torch.zeros(1, 2, 2, 3), mask),
     ],
 )
 def test_a_mask_refuses_every_use_that_it_does_not_know(use: Callable[[Tensor], object]) -> None:
-    mask = Described(causal(), (1, 1, 2, 3), torch.device("cpu"))
-    with pytest.raises(ModelError, match="keeps to its own code"):
+    mask = Described(ch.causal(), (1, 1, 2, 3), torch.device("cpu"))
+    with pytest.raises(ModelError, match=r"it works on the mask itself \(\w+\), so it keeps to"):
         use(mask)
     assert mask[..., :2].shape == (1, 1, 2, 2)
-    assert torch.equal(mask & torch.ones(1, dtype=torch.bool), causal().to_dense(2, 3)[None, None])
+    assert torch.equal(mask[0, 0, 0], torch.tensor([True, True, False]))
+    assert torch.equal(
+        mask & torch.ones(1, dtype=torch.bool), ch.causal().to_dense(2, 3)[None, None]
+    )

@@ -24,16 +24,6 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
-def test_loading_leaves_the_log_and_the_bars_of_transformers_as_they_were(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    logging = transformers.utils.logging
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    load()
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (verbosity, bars)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_positions_that_are_never_used_do_not_count(tmp_path: Path) -> None:
     """RoBERTa has a table of 34 rows for 32 positions; beyond it would be read at random."""
     roberta = load(str(tiny_models.save_roberta(tmp_path)))
@@ -124,17 +114,14 @@ def test_a_model_without_a_tokenizer_has_a_way_out(
     )
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c", ""])
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(name: str) -> None:
-    with pytest.raises(ModelError, match="there is no folder") as refusal:
+@pytest.mark.parametrize(
+    "name", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c", "", "no-such-owner/model"]
+)
+def test_what_is_not_there(name: str) -> None:
+    with pytest.raises(ModelError) as refusal:
         load(name)
     assert refusal.value.code == "model.not-found"
-
-
-def test_a_name_that_is_not_there() -> None:
-    with pytest.raises(ModelError, match="no-such-owner/model could not be loaded") as refusal:
-        load("no-such-owner/model")
-    assert refusal.value.code == "model.not-found"
+    assert name in str(refusal.value)
 
 
 @pytest.mark.parametrize(

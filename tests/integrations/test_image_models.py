@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import ModelError, WatchError
 from clearhead.integrations import huggingface
-from clearhead.integrations.image_models import ImageModel, PicturedModel
+from clearhead.integrations.image_models import ImageModel
 from tests import tiny_models
 
 
@@ -23,11 +23,11 @@ def test_a_vision_transformer_has_its_class_token_before_its_patches(tmp_path: P
     pixels = torch.as_tensor(np.array(Image.open(file))).permute(2, 0, 1) / 255
     model = huggingface.load_for_pictures(name)
     reading = model.read(file)
-    assert (reading.grid, reading.skip, len(reading.matrices)) == ((3, 5), 1, 2)
+    assert (reading.page["grid"], reading.page["skip"], len(reading.matrices)) == ((3, 5), 1, 2)
     assert reading.tokens[:3] == ("[CLS]", "0,0", "0,1")
     assert reading.tokens[-1] == "2,4"
     assert reading.special == (True,) + (False,) * 15
-    torch.testing.assert_close(reading.pixels, pixels, rtol=0, atol=1e-6)
+    torch.testing.assert_close(reading.page["images"], pixels, rtol=0, atol=1e-6)
     eager = transformers.ViTModel.from_pretrained(name, attn_implementation="eager").eval()
     given = model.processor(images=Image.open(file), return_tensors="pt")
     with torch.no_grad():
@@ -48,7 +48,8 @@ def test_the_part_for_pictures_of_a_model_that_reads_both(tmp_path: Path) -> Non
     reading = model.read(tiny_models.save_photo(tmp_path))
     assert model.part
     # Every token is a patch; the pooling head has a query of its own, and is no layer over them.
-    assert (reading.grid, reading.skip, reading.tokens[0]) == ((3, 3), 0, "0,0")
+    assert (reading.page["grid"], reading.page["skip"]) == ((3, 3), 0)
+    assert reading.tokens[0] == "0,0"
     assert all(path.startswith("encoder.") for path in reading.layers)
 
 
@@ -57,7 +58,6 @@ def test_a_picture_in_a_text_is_what_the_model_saw(tmp_path: Path) -> None:
     name, file = str(tiny_models.save_llava(tmp_path)), tiny_models.save_photo(tmp_path)
     pixels = torch.as_tensor(np.array(Image.open(file))).permute(2, 0, 1) / 255
     model = huggingface.load_for_pictures(name, text=True)
-    assert isinstance(model, PicturedModel)
     reading = model.read(file, "The animal<image> was tired")
     assert reading.page is not None
     (image,) = reading.page["images"]
@@ -73,6 +73,12 @@ def test_a_picture_in_a_text_is_what_the_model_saw(tmp_path: Path) -> None:
         dense = eager(**given, output_attentions=True).attentions
     assert [matrix.shape for matrix in reading.matrices] == [each.shape for each in dense]
     torch.testing.assert_close(reading.matrices[1][0], dense[1][0], rtol=0, atol=1e-5)
+    # A text may have as many tokens as the vision tower, which has one before the patches.
+    short = model.read(file, "The<image>")
+    assert {each.kv_len for path in short.seen for each in short.seen.calls(path)} == {10}
+    assert short.layers == reading.layers
+    assert short.page is not None
+    assert short.page["skip"] == reading.page["skip"] == 1
     # Without its token the picture precedes the text.
     asked = model.read(file, "The animal").tokens
     assert (asked.count("<image>"), asked[-1]) == (9, " animal")
@@ -132,10 +138,10 @@ def reading(model: nn.Module, made: Any, tmp_path: Path, **processor: Any) -> An
 def test_the_picture_is_what_the_processor_did_not_change(tmp_path: Path) -> None:
     pixels = torch.rand(1, 3, 6, 4)
     plain = reading(Patches(), pixels, tmp_path)
-    assert (plain.grid, plain.skip) == ((3, 2), 0)
-    assert torch.equal(plain.pixels, pixels[0])
+    assert (plain.page["grid"], plain.page["skip"]) == ((3, 2), 0)
+    assert torch.equal(plain.page["images"], pixels[0])
     whole = reading(Patches([2, 2]), pixels * 255, tmp_path, do_rescale=False)
-    torch.testing.assert_close(whole.pixels, pixels[0])
+    torch.testing.assert_close(whole.page["images"], pixels[0])
 
 
 PIXELS = torch.rand(1, 3, 6, 4, generator=torch.Generator().manual_seed(0))

@@ -1,6 +1,7 @@
 """Models that read text: their tokens, their matrices, and texts that they cannot read."""
 
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,20 @@ import torch
 import transformers
 
 import clearhead as ch
-from clearhead.errors import ModelError, SelectionError, WatchError
+from clearhead.errors import ModelError, WatchError
 from clearhead.integrations import huggingface
-from clearhead.integrations.huggingface import TextModel, load, readable_tokens
-from clearhead.integrations.text_models import IMPORTED, _byte_letters, _from_bytes, quiet
+from clearhead.integrations.huggingface import load
+from clearhead.integrations.text_models import (
+    TextModel,
+    _from_bytes,
+    check_place,
+    quiet,
+    readable_tokens,
+)
 from clearhead.matrix.roles import roles
 from tests import tiny_models
 from tests.memory import LargestTensor
-from tests.refusals import assert_refused, wrong
+from tests.refusals import assert_refused, refusals
 from tests.tolerances import assert_no_worse
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
@@ -35,23 +42,13 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_packaged_model_reads_a_sentence(minilm: TextModel) -> None:
     reading = minilm.read(SENTENCE)
-    words = [
-        "the",
-        "animal",
-        "didn",
-        "'",
-        "t",
-        *["cross", "the", "street", "because", "it", "was", "too", "tired"],
-    ]
+    words = re.findall(r"\w+|'", SENTENCE.lower())
     assert reading.tokens == ("[CLS]", *words, "[SEP]")
     assert reading.special == (True, *[False] * len(words), True)
     assert reading.layers == tuple(f"encoder.layer.{i}.attention.self" for i in range(6))
     assert {tuple(matrix.shape) for matrix in reading.matrices} == {(1, 12, 15, 15)}
-    assert (minilm.name, minilm.encoder_only, minilm.max_tokens) == (
-        "all-MiniLM-L6-v2",
-        False,
-        512,
-    )
+    assert (minilm.name, minilm.max_tokens) == ("all-MiniLM-L6-v2", 512)
+    assert not minilm.encoder_only
     assert not minilm.model.training
 
 
@@ -82,37 +79,23 @@ def test_reading_leaves_the_model_as_it_was(minilm: TextModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("save", "layers", "shape", "encoder_only"),
+    ("save", "layers", "heads", "encoder_only"),
     [
-        (tiny_models.save_gpt2, ["h.0.attn", "h.1.attn"], (1, 4, 3, 3), False),
-        (tiny_models.save_llama, ["layers.0.self_attn", "layers.1.self_attn"], (1, 4, 3, 3), False),
-        (
-            tiny_models.save_roberta,
-            ["encoder.layer.0.attention.self", "encoder.layer.1.attention.self"],
-            (1, 2, 3, 3),
-            False,
-        ),
-        (
-            tiny_models.save_albert,
-            ["encoder.albert_layer_groups.0.albert_layers.0.attention"] * 3,
-            (1, 2, 3, 3),
-            False,
-        ),
-        (tiny_models.save_bart, ["layers.0.self_attn", "layers.1.self_attn"], (1, 2, 3, 3), True),
+        (tiny_models.save_gpt2, ["h.0.attn", "h.1.attn"], 4, False),
+        (tiny_models.save_llama, ["layers.0.self_attn", "layers.1.self_attn"], 4, False),
+        (tiny_models.save_roberta, [f"encoder.layer.{i}.attention.self" for i in (0, 1)], 2, False),
+        (tiny_models.save_albert, ["encoder.albert_layer_groups.0.albert_layers.0.attention"] * 3, 2, False),
+        (tiny_models.save_bart, ["layers.0.self_attn", "layers.1.self_attn"], 2, True),
     ],
-)
+)  # fmt: skip
 def test_other_architectures(
-    tmp_path: Path,
-    save: Callable[[Path], Path],
-    layers: list[str],
-    shape: tuple[int, ...],
-    encoder_only: bool,
+    tmp_path: Path, save: Callable[[Path], Path], layers: list[str], heads: int, encoder_only: bool
 ) -> None:
     model = load(str(save(tmp_path)))
     reading = model.read("The animal did")
     assert [token.strip() for token in reading.tokens] == ["The", "animal", "did"]
     assert list(reading.layers) == layers
-    assert {tuple(matrix.shape) for matrix in reading.matrices} == {shape}
+    assert {tuple(matrix.shape) for matrix in reading.matrices} == {(1, heads, 3, 3)}
     assert model.encoder_only == encoder_only
     causal = save in (tiny_models.save_gpt2, tiny_models.save_llama)
     future = reading.matrices[0].dense()[0].triu(1)
@@ -122,68 +105,30 @@ def test_other_architectures(
 def test_tokens_are_readable(tmp_path: Path) -> None:
     byte_level = load(str(tiny_models.save_gpt2(tmp_path / "gpt2"))).tokenizer
     ids = byte_level("The animal é\n<|end|>")["input_ids"]
-    assert readable_tokens(byte_level, ids) == (
-        "The",
-        " animal",
-        " ",
-        r"\xc3",
-        r"\xa9",
-        "\n",
-        "<|end|>",
-    )
+    words = "The", " animal", " ", r"\xc3", r"\xa9", "\n", "<|end|>"
+    assert readable_tokens(byte_level, ids) == words
     metaspace = load(str(tiny_models.save_llama(tmp_path / "llama"))).tokenizer
     ids = metaspace("The animal é")["input_ids"]
     assert readable_tokens(metaspace, ids) == (" The", " animal", " ", "<0xC3>", "<0xA9>")
-
-
-def test_whole_characters_of_a_byte_level_token_are_text() -> None:
-    assert _from_bytes("ĠcafÃ©") == " café"
-    assert _from_bytes("çĮ«") == "猫"
-    assert _from_bytes("猫") == "猫"
+    # Whole characters of a byte-level token are text.
+    assert [_from_bytes(each) for each in ("ĠcafÃ©", "çĮ«", "猫")] == [" café", "猫", "猫"]
 
 
 def test_the_logs_of_others_are_silent_and_then_as_they_were() -> None:
-    from logging import ERROR
-
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
-
-    def state() -> tuple[int, int, bool]:
-        found = logging.get_verbosity(), hub_logging.get_verbosity()
-        return *found, logging.is_progress_bar_enabled()
-
-    before = state()
+    logs = transformers.utils.logging
+    log, before = logging.getLogger("torchao"), logs.is_progress_bar_enabled()
     try:
         for bars in (True, False):
-            (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
-            known = state()
-            with quiet(progress=True):
-                assert state() == (ERROR, known[1], bars)
-            with quiet(progress=False):
-                assert state() == (ERROR, ERROR, False)
-            assert state() == known
+            (logs.enable_progress_bar if bars else logs.disable_progress_bar)()
+            for progress in (True, False):
+                with quiet(progress=progress):
+                    assert not log.isEnabledFor(logging.WARNING)
+                    assert log.isEnabledFor(logging.ERROR)
+                    assert logs.is_progress_bar_enabled() == (bars and progress)
+                assert log.isEnabledFor(logging.WARNING)
+                assert logs.is_progress_bar_enabled() == bars
     finally:
-        (logging.enable_progress_bar if before[2] else logging.disable_progress_bar)()
-
-
-def test_what_transformers_imports_is_quiet_meanwhile() -> None:
-    others = [logging.getLogger(name) for name in IMPORTED]
-    before = [each.level for each in others]
-    with quiet(progress=False):
-        for each in others:
-            assert not each.isEnabledFor(logging.WARNING)
-            assert each.isEnabledFor(logging.ERROR)
-        assert logging.getLogger("clearhead").isEnabledFor(logging.WARNING)
-    assert [each.level for each in others] == before
-
-
-def test_every_byte_has_a_letter() -> None:
-    assert sorted(_byte_letters().values()) == list(range(256))
-
-
-@pytest.mark.parametrize("text", ["", "  \n\t "])
-def test_an_empty_text_is_refused(minilm: TextModel, text: str) -> None:
-    assert_refused(lambda: minilm.read(text), "model.no-text")
+        (logs.enable_progress_bar if before else logs.disable_progress_bar)()
 
 
 class _Tokenizer:
@@ -198,23 +143,31 @@ class _Tokenizer:
         return {"input_ids": self.ids}
 
 
-def test_a_text_without_tokens_is_refused(minilm: TextModel) -> None:
-    model = TextModel("model", minilm.model, _Tokenizer([]), False, None)
-    assert_refused(lambda: model.read("word"), "model.no-text", "model")
+def of_tokens(*ids: int) -> TextModel:
+    return TextModel("model", load().model, _Tokenizer(list(ids)), False, None)
 
 
-def test_what_is_no_text_is_refused(minilm: TextModel) -> None:
-    assert_refused(lambda: minilm.read("caf\udce9"), "model.text")
-    assert_refused(lambda: minilm.read("\ud800"), "model.text")
-    assert_refused(lambda: minilm.read("\udfff"), "model.text")
-    assert_refused(lambda: minilm.read(wrong(3)), "text.type", "int")
+test_a_text_that_cannot_be_read_is_refused = refusals(
+    lambda given: given[0]().read(given[1]),
+    ((load, ""), "model.no-text"),
+    ((load, "  \n\t "), "model.no-text"),
+    ((of_tokens, "word"), "model.no-text", "model"),
+    ((load, "caf\udce9"), "model.text"),
+    ((load, "\ud800"), "model.text"),
+    ((load, "\udfff"), "model.text"),
+    ((load, 3), "text.type", "int"),
+    ((load, "word " * 511), "model.too-long", "512 // all-MiniLM-L6-v2 // 513"),
+    # The tokenizer of another model.
+    (
+        (lambda: of_tokens(1, 50_000), "a stranger"),
+        "model.unreadable",
+        "model // index out of range in self",
+    ),
+)
 
 
-def test_a_text_that_is_too_long_is_refused(minilm: TextModel) -> None:
+def test_a_text_of_the_greatest_length_is_read(minilm: TextModel) -> None:
     assert len(minilm.read("word " * 510).tokens) == 512
-    assert_refused(
-        lambda: minilm.read("word " * 511), "model.too-long", "512 // all-MiniLM-L6-v2 // 513"
-    )
 
 
 def test_what_heads_write_is_that_of_the_whole_model(gpt2: Path) -> None:
@@ -235,15 +188,8 @@ def test_what_heads_write_is_that_of_the_whole_model(gpt2: Path) -> None:
 def test_a_model_that_makes_no_logits_is_refused(
     tmp_path: Path, save: Callable[[Path], Path]
 ) -> None:
-    folder = save(tmp_path)
-    with pytest.raises(ModelError) as refusal:
-        load(str(folder), logits=True)
-    assert refusal.value.code == "model.logits"
-    assert refusal.value.message == (
-        f"{folder} must make logits of the next token from what it reads, as smollm2 does; there are no weights for "
-        "that in it."
-    )
-    assert load(str(folder)).read("was too tired").layers
+    folder = str(save(tmp_path))
+    assert_refused(lambda: load(folder, logits=True), "model.logits", folder)
 
 
 @pytest.fixture(scope="module")
@@ -310,21 +256,12 @@ def test_a_long_text_says_how_far_it_is(llama: TextModel) -> None:
     assert steps[-1][1] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("layer", "head", "code"),
-    [(2, None, "show.layer"), (-1, None, "show.layer"), (0, 4, "show.head")],
+test_a_place_that_is_not_there = refusals(
+    lambda place: check_place(place[0], place[1], [4, 4]),
+    ((2, None), "show.layer", "1 // 2"),
+    ((-1, None), "show.layer", "1 // -1"),
+    ((0, 4), "show.head", "3 // 4"),
 )
-def test_a_place_that_is_not_there(
-    llama: TextModel, layer: int, head: int | None, code: str
-) -> None:
-    with pytest.raises(SelectionError) as refusal:
-        llama.read_long(tiny_models.TEXT, layer=layer, head=head)
-    assert refusal.value.code == code
-
-
-def test_the_tokenizer_of_another_model_is_refused(gpt2: Path) -> None:
-    model = TextModel("gpt2", load(str(gpt2)).model, _Tokenizer([1, 5000]), False, None)
-    assert_refused(lambda: model.read("a stranger"), "model.vocabulary", "gpt2 // 330 // 5000")
 
 
 def test_a_model_that_reads_no_text_is_refused(tmp_path: Path, gpt2: Path) -> None:
@@ -351,9 +288,6 @@ def test_a_model_that_attends_to_something_else_is_refused(gpt2: Path) -> None:
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
             x = torch.zeros(1, 2, input_ids.shape[1] // 2, 4)
             return torch.nn.functional.scaled_dot_product_attention(x, x, x)
-
-        def get_input_embeddings(self) -> None:
-            raise NotImplementedError
 
     odd = TextModel("odd", Halves(), load(str(gpt2)).tokenizer, False, None)
     with pytest.raises(ModelError, match="from 3 tokens to the same") as refusal:

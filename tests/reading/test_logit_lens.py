@@ -16,14 +16,13 @@ from tests.reading.test_logit_shares import (
     LEN,
     MODELS,
     SIZES,
-    Apart,
     Behind,
     Ours,
     gemma2,
     logits,
     made,
 )
-from tests.refusals import assert_refused, refusals
+from tests.refusals import refusals
 
 CAP = 3.0
 """Far below the logits, so that it changes them."""
@@ -196,15 +195,6 @@ def test_what_is_added_to_all_logits_is_in_those_of_each_layer() -> None:
     plain, added = made(Ours), made(Added)
     got, want = ch.reading.lens(added, IDS).logits, ch.reading.lens(plain, IDS).logits + 1
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-
-
-@torch.no_grad()
-def test_what_has_no_block_is_refused() -> None:
-    assert_refused(
-        lambda: ch.reading.lens(made(Apart), torch.randn(1, 5, 16).double()),
-        "logits.stream",
-        "'attention' // its block 'the model' gives another shape than it reads, (1, 1, 50)",
-    )
 
 
 test_what_does_not_fit_is_refused = refusals(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.errors import SelectionError, UnsupportedError
+from clearhead.errors import SelectionError
 from clearhead.reading import written_tokens as module
 from tests.reading.test_logit_shares import (
     EXACT,
@@ -19,7 +19,6 @@ from tests.reading.test_logit_shares import (
     MODELS,
     Ours,
     by_hand,
-    gemma2,
     made,
 )
 from tests.refusals import assert_refused, refusals
@@ -63,15 +62,6 @@ def test_each_head_writes_what_plain_hooks_and_the_unembedding_say(
         assert set(one["query"].tolist()) == {query % LEN}
 
 
-@torch.no_grad()
-def test_a_row_is_the_share_of_the_head_in_that_logit() -> None:
-    model = made(Ours)
-    for row in ch.reading.writes(model, IDS[:1], top=1).sort("logit")[:3]:
-        shares = ch.reading.logits_of(model, IDS[:1], row.token).heads
-        (share,) = [each.logit for each in shares if each[:2] == (row.layer, row.head)]
-        assert row.logit == pytest.approx(share, abs=1e-10)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
 def test_other_dtypes_say_it_to_their_rounding(dtype: torch.dtype) -> None:
@@ -112,16 +102,6 @@ def test_plain_lists_say_the_same() -> None:
 
 
 @torch.no_grad()
-def test_some_heads_keep_their_numbers() -> None:
-    model = made(Ours)
-    with ch.edit(model) as edit:
-        edit[1].heads[2].ablate()
-        found = ch.reading.writes(model, IDS, top=1)
-    assert set(found.of(1, head=2)["logit"].tolist()) == {0.0}
-    assert 0.0 not in found.of(1, head=1)["logit"].tolist()
-
-
-@torch.no_grad()
 def test_what_heads_write_is_no_more_than_half_of_all() -> None:
     model = made(Ours)
     assert len(ch.reading.writes(model, IDS, top=999)) == 2 * HEADS * 2 * VOCABULARY
@@ -143,9 +123,3 @@ def test_a_layer_or_a_head_that_is_not_there_is_refused() -> None:
     with pytest.raises(SelectionError, match=re.escape(text)):
         found.of(1, head=4)
     assert_refused(lambda: found.of(2), "watch.layer", "2 // 2")
-
-
-@torch.no_grad()
-def test_a_model_whose_logit_is_no_such_sum_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=re.escape("[logits.unembedding] a logit of Gemma2")):
-        ch.reading.writes(made(gemma2(30.0)), IDS)

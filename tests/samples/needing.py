@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
+import transformers
 
 from clearhead import samples
 from clearhead.errors import MissingExtraError
-from clearhead.samples import Sample
+from clearhead.samples import Sample, models
 
 
 @cache
@@ -40,3 +42,10 @@ def whisper() -> Sample:
 
 def dinov2() -> Sample:
     return needing(samples.dinov2)
+
+
+@cache
+def eager_smollm2() -> Any:
+    """The same weights in eager attention, which gives dense ones."""
+    folder = models.folder_of("smollm2")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")

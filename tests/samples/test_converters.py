@@ -1,6 +1,7 @@
 """The formats of samples: what is read, and that a file is refused that says more than it has."""
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -29,11 +30,12 @@ def content(*tensors: bytes, aliases: bytes = struct.pack("<I", 0), count: int =
 HALVES = tensor("a/weight", (2, 3), 4, struct.pack("<6e", *range(6)))
 NUMBER = tensor("a/heads", (), 2, struct.pack("<h", 7))
 ALIAS = struct.pack("<I", 1) + text("b/weight") + text("a/weight")
+WHOLE = content(HALVES, NUMBER, aliases=ALIAS)
 
 
 def test_tensors_are_read_by_their_names(tmp_path: Path) -> None:
     file = tmp_path / "model.bin"
-    file.write_bytes(content(HALVES, NUMBER, aliases=ALIAS))
+    file.write_bytes(WHOLE)
     found = read_ctranslate2(file)
     assert list(found) == ["a/weight", "a/heads", "b/weight"]
     torch.testing.assert_close(found["a/weight"], torch.arange(6).reshape(2, 3).half())
@@ -42,39 +44,24 @@ def test_tensors_are_read_by_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    "data",
     [
-        (b"", "it ends 4 bytes too soon."),
-        (struct.pack("<I", 5) + content(HALVES)[4:], "its version is 5."),
-        (content(HALVES)[:-5], "it ends 1 bytes too soon."),
-        (content(HALVES, count=2**32 - 1), "it ends"),
-        (content(tensor("a", (2**31,) * 200, 4, b"12")), "...] in type 4 has 2 bytes."),
-        (content(tensor("a", (2,), 4, b"12")), "'a' of [2] in type 4 has 2 bytes."),
-        *(
-            (content(tensor("a", (2,), kind, b"12")), f"'a' of [2] in type {kind} has 2 bytes.")
-            for kind in (6, 9)
-        ),
-        (content(tensor("a", (0,), 4, b"")), "'a' of [0] in type 4 has 0 bytes."),
-        (content(NUMBER, aliases=ALIAS), "'b/weight' stands for 'a/weight', which it lacks."),
+        struct.pack("<I", CTRANSLATE2 - 1) + WHOLE[4:],
+        content(HALVES, count=2**32 - 1),
+        content(tensor("a", (2**31,) * 200, 4, b"12")),
+        *(content(tensor("a", (2,), kind, b"12")) for kind in (4, 6, 9)),
+        content(tensor("a", (0,), 4, b"")),
+        content(NUMBER, aliases=ALIAS),
+        *(WHOLE[:size] for size in range(len(WHOLE))),
     ],
+    ids=len,
 )
-def test_a_file_is_held_to_its_bytes(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_a_file_is_held_to_its_bytes(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "model.bin"
     file.write_bytes(data)
-    with pytest.raises(FileError) as caught:
+    start = f"[samples.file] model.bin must be a model of CTranslate2 in version {CTRANSLATE2}: "
+    with pytest.raises(FileError, match=re.escape(start)):
         read_ctranslate2(file)
-    start = f"[samples.file] model.bin must be a model of CTranslate2 in version {CTRANSLATE2}; "
-    assert str(caught.value).startswith(start)
-    assert reason in str(caught.value)
-
-
-def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "model.bin"
-    whole = content(HALVES, NUMBER, aliases=ALIAS)
-    for size in range(len(whole)):
-        file.write_bytes(whole[:size])
-        with pytest.raises(FileError, match=r"too soon"):
-            read_ctranslate2(file)
 
 
 def test_a_graph_of_onnx_gives_the_names_that_its_products_lack(tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
-from clearhead.samples import models
 from tests.examples.loading import example as module
-from tests.samples.needing import smollm2
+from tests.samples.needing import eager_smollm2, smollm2
 
 example = module("kv_cache_scores")
 
@@ -26,12 +24,8 @@ def ids() -> Tensor:
 
 @cache
 def dense() -> tuple[Tensor, ...]:
-    folder = models.folder_of("smollm2")
-    eager: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager"
-    )
     with torch.no_grad():
-        return eager(ids(), output_attentions=True, use_cache=False).attentions
+        return eager_smollm2()(ids(), output_attentions=True, use_cache=False).attentions
 
 
 def of_kvpress(name: str, attentions: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,48 +153,6 @@ def test_the_command_installs_and_says_what_it_could_not(
     assert asked == [failed or None]
     assert (found.exit_code, found.stdout) == (int(bool(failed)), "")
     assert found.stderr == ("clearhead: not installed: smollm2, whisper\n" if failed else "")
-
-
-class Reads:
-    """A stand-in for a model or for its reader."""
-
-    def __init__(self, **parts: object) -> None:
-        vars(self).update(parts)
-
-    def eval(self) -> "Reads":
-        return self
-
-
-@pytest.mark.parametrize(
-    ("load", "reader", "parts"),
-    [
-        (samples.minilm, "AutoTokenizer", {}),
-        (samples.smollm2, "AutoTokenizer", {}),
-        (samples.whisper, "WhisperProcessor", {"tokenizer": "of the processor"}),
-        (samples.dinov2, "AutoImageProcessor", {}),
-    ],
-)
-def test_a_sample_comes_with_what_reads_for_it(
-    load: Callable[[], samples.Sample],
-    reader: str,
-    parts: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read, model = Reads(**parts), Reads()
-
-    class Library:
-        def __getattr__(self, name: str) -> SimpleNamespace:
-            given = read if name == reader else (model, {"missing_keys": []})
-            return SimpleNamespace(from_pretrained=lambda folder, **options: given)
-
-    monkeypatch.setattr(models, "folder_of", lambda name: tmp_path)
-    monkeypatch.setattr(models, "_transformers", Library)
-    sample = load()
-    assert sample.model is model
-    assert sample.licence == SAMPLES[sample.name].licence
-    wanted = (read, None) if reader == "AutoTokenizer" else (parts.get("tokenizer"), read)
-    assert (sample.tokenizer, sample.processor) == wanted
 
 
 def test_a_sample_needs_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,25 +2,15 @@
 
 import statistics
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
-import transformers
 
 import clearhead as ch
-from clearhead.samples import models
 from tests.examples.loading import example as module
-from tests.samples.needing import smollm2
+from tests.samples.needing import eager_smollm2, smollm2
 
 example = module("induction_heads")
-
-
-@cache
-def eager() -> Any:
-    """The same weights in eager attention, which gives dense ones."""
-    folder = models.folder_of("smollm2")
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
 
 @cache
@@ -46,7 +36,7 @@ def test_its_induction_heads_are_the_known_ones() -> None:
     # The same from dense eager weights: the mean weight on the token behind the last occurrence.
     ids = example.repeated(smollm2().model.config.vocab_size)
     with torch.no_grad():
-        weights = eager()(ids, output_attentions=True).attentions[18][:, 6]
+        weights = eager_smollm2()(ids, output_attentions=True).attentions[18][:, 6]
     mean = weights.diagonal(1 - example.HALF, dim1=1, dim2=2)[:, 1:].mean()
     assert found["model.layers.18.self_attn", 6] == pytest.approx(float(mean), abs=1e-3)
 
@@ -56,7 +46,7 @@ def test_its_sinks_are_those_of_dense_weights() -> None:
     model, tokenizer = smollm2().model, smollm2().tokenizer
     ids = tokenizer(example.TEXT, return_tensors="pt")["input_ids"]
     found = example.sinks(example.table_of(model, ids))
-    dense = eager()(ids, output_attentions=True).attentions
+    dense = eager_smollm2()(ids, output_attentions=True).attentions
     # Of the queries that have the choice, which the first token has not.
     means = torch.stack([each[0, :, 1:, 0].mean(dim=1) for each in dense])
     layers = [f"model.layers.{layer}.self_attn" for layer in range(30)]

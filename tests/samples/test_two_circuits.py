@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
-from clearhead.samples import models
 from tests.examples.loading import example as module
-from tests.samples.needing import smollm2
+from tests.samples.needing import eager_smollm2, smollm2
 
 example = module("two_circuits")
 WIDTH = 64
@@ -65,9 +63,7 @@ def test_the_copying_score_is_that_of_the_whole_product() -> None:
 def test_the_induction_head_is_none_without_the_head_that_looks_back() -> None:
     model: Any = smollm2().model
     ids = example.repeated(model.config.vocab_size)
-    eager: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        models.folder_of("smollm2"), attn_implementation="eager"
-    )
+    eager = eager_smollm2()
     scores = []
     for layer, head in ((16, 0), (11, 1)):
 

@@ -4,13 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.samples import models
 from tests.examples.loading import example as module
-from tests.samples.needing import smollm2
+from tests.samples.needing import eager_smollm2, smollm2
 
 example = module("who_says_it")
 LAYER, HEAD, WIDTH = 23, 3, 64
@@ -52,10 +50,7 @@ def test_the_strongest_head_takes_the_name_off_that_it_looks_at() -> None:
     tokens = ch.reading.writes(model, clean[:1])
     assert tokens.of(LAYER, HEAD).lowered[0].token == wrong[0]
     assert tokens.of(29, 1).raised[0].token == right[0]
-    eager = transformers.AutoModelForCausalLM.from_pretrained(
-        models.folder_of("smollm2"), attn_implementation="eager"
-    )
-    weights = eager(clean[:1], output_attentions=True).attentions[LAYER][0, HEAD, -1]
+    weights = eager_smollm2()(clean[:1], output_attentions=True).attentions[LAYER][0, HEAD, -1]
     key = int(weights.argmax())
     assert clean[0, key] == wrong[0]
     token = sample.tokenizer.decode([int(wrong[0])])

@@ -1,33 +1,36 @@
-"""Random calls held against the definition in float64; a case is plain values, so it can be pasted."""
+"""Random calls held against the definition in float64, drawn and shrunk by hypothesis.
+
+A case is plain values, so a failure can be pasted.
+"""
 
 import contextlib
-import itertools
 import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
+import hypothesis
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import stages
-from clearhead.matrix.rollout import WeightGradients
 from tests.attention.kernels import definition
 from tests.soak.edits import edit_case
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LENGTHS = (0, 1, 2, 3, 7, 17, 65, 131, 257)
 STRIDES = ("plain", "heads last", "every other", "overlapping", "expanded", "offset")
+KINDS = ("attend", "matrix", "cache", "edit")
 CONTEXTS = ("grad", "no_grad", "inference", "autocast", "vmap", "func")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call. The defaults are the simplest values, which a failure is shrunk to."""
+    """A call. The defaults are the simplest values."""
 
     seed: int = 0
     what: str = "attend"
@@ -49,77 +52,64 @@ class Case:
     context: str = "grad"
     spread: float = 1.0
 
-    def __str__(self) -> str:
-        given = [
-            f"{each.name}={getattr(self, each.name)!r}"
-            for each in fields(self)
-            if getattr(self, each.name) != each.default
-        ]
-        return f"from tests.soak.cases import Case, run\ncase = Case({', '.join(given)})\nrun(case)"
 
+@st.composite
+def cases(draw: st.DrawFn, what: str | None = None) -> Case:
+    """Any case, of one kind or any; its first values are what a failure is shrunk to."""
 
-def random_case(seed: int, what: str | None = None) -> Case:
-    """The case of a seed, the same on every machine, of one kind or any."""
-    draw = random.Random(seed)
+    def pick(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
 
-    def often(usual: Any, *others: Any) -> Any:
-        return usual if draw.random() < 0.6 else draw.choice(others)
-
-    query_len = draw.choice(LENGTHS)
-    kv_len = query_len if draw.random() < 0.5 else draw.choice(LENGTHS)
-    batch, groups, kv_heads = draw.choice((1, 3)), draw.choice((1, 1, 2, 3)), draw.choice((1, 2))
-    num_heads = groups * kv_heads
-    what = str(what or often("attend", "matrix", "cache", "norms", "gradients", "edit"))
+    seed, what = draw(st.integers(0, 2**31)), what or pick(*KINDS)
     if what == "edit":
         return Case(seed, what)  # which draws the rest by its seed
-    dtype, context = often("float32", *DTYPES), often("grad", *CONTEXTS)
+    query_len = pick(*LENGTHS)
+    batch, groups, kv_len = pick(1, 3), pick(1, 2, 3), pick(query_len, *LENGTHS)
+    num_heads, head_dim = groups * pick(1, 2), pick(4, 1, 8, 13, 64)
+    dtype, context = pick("float32", *DTYPES), pick("grad", *CONTEXTS)
     if context == "autocast" and dtype.endswith("16"):
         dtype = "float32"  # which it casts, the bias and the sinks aside
-    if draw.random() < 0.0005:
+    if draw(st.integers(0, 1999)) == 1999:
         context = "compile"  # which takes seconds
-    sinks = draw.random() < 0.2 and context not in ("vmap", "func")  # which they do not take
-    # Float64 and gradients are held to their own rounding, which large numbers magnify, and norms more.
-    large = [8.0] if dtype != "float64" and context != "grad" and what != "norms" else []
-    spread = often(1.0, 0.0, 1e-3, *large)
-    head_dim = draw.choice((1, 4, 8, 13, 64))
-    masks = _masks(draw, batch, query_len, kv_len)
+    sinks = pick(False, False, True) and context not in ("vmap", "func")  # which they do not take
+    # Float64 and gradients are held to their own rounding, which large numbers magnify.
+    large = [8.0] if dtype != "float64" and context != "grad" else []
     return Case(
         seed, what, batch, num_heads, groups, query_len, kv_len, head_dim,
-        often(head_dim, 1, 5, 16), dtype, masks,
-        often("None", f"ch.alibi({num_heads})", "'tensor'"),
-        often(None, 0.3, 2.0, 0.0, -0.7), often(None, 0.5, 30.0), sinks,
-        often("auto", "eager", "blockwise"), often("plain", *STRIDES), context, spread,
+        pick(head_dim, 1, 5, 16), dtype, draw(st.just("None") | masks(batch, query_len, kv_len)),
+        pick("None", f"ch.alibi({num_heads})", "'tensor'"),
+        pick(None, 0.3, 2.0, 0.0, -0.7), pick(None, 0.5, 30.0), sinks,
+        pick("auto", "eager", "blockwise"), pick(*STRIDES), context, pick(1.0, 0.0, 1e-3, *large),
     )  # fmt: skip
 
 
-def _masks(draw: random.Random, batch: int, query_len: int, kv_len: int) -> str:
-    """An expression of masks as code."""
+def masks(batch: int, query_len: int, kv_len: int) -> st.SearchStrategy[str]:
+    """Expressions of masks as code."""
 
-    def numbers(most: int) -> str:
-        several = [draw.randint(0, most) for _ in range(batch)]
-        return repr(several if draw.random() < 0.5 else several[0])
+    def rows(number: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.lists(number, min_size=batch, max_size=batch)
 
-    def leaf() -> str:
-        side = draw.choice(("left", "right"))
-        ids = [sorted(draw.randint(0, 3) for _ in range(kv_len)) for _ in range(batch)]
-        known = [
-            "ch.causal()", f"ch.causal(offset={numbers(9)})", f"ch.prefix({numbers(kv_len)})",
-            f"ch.sliding_window(left={draw.randint(0, 40)})",
-            f"ch.sliding_window(left={draw.randint(0, 9)}, right={draw.randint(0, 9)})",
-            f"ch.padding({numbers(kv_len)}, side={side!r})",
-            f"drawn({draw.randint(0, 99)}, {batch}, {query_len}, {kv_len})",
-        ]  # fmt: skip
-        if query_len == kv_len:
-            known.append(f"ch.documents({ids!r})")
-        return draw.choice(known)
+    def numbers(most: int) -> st.SearchStrategy[int | list[int]]:
+        return st.integers(0, most) | rows(st.integers(0, most))
 
-    if draw.random() < 0.25:
-        return "None"
-    found = leaf()
-    while draw.random() < 0.35:
-        found = f"({found} {draw.choice('&|')} {leaf()})"
-        found = f"~{found}" if draw.random() < 0.15 else found
-    return found
+    near, ids = st.integers(0, 9), st.lists(st.integers(0, 3), min_size=kv_len, max_size=kv_len)
+    leaves = [
+        st.just("ch.causal()"),
+        st.builds("ch.causal(offset={})".format, numbers(9)),
+        st.builds("ch.prefix({})".format, numbers(kv_len)),
+        st.builds("ch.sliding_window(left={})".format, st.integers(0, 40)),
+        st.builds("ch.sliding_window(left={}, right={})".format, near, near),
+        st.builds("ch.padding({}, side={!r})".format, numbers(kv_len), st.sampled_from(("right", "left"))),
+        st.builds(f"drawn({{}}, {batch}, {query_len}, {kv_len})".format, st.integers(0, 99)),
+    ]  # fmt: skip
+    if query_len == kv_len:
+        leaves.append(st.builds("ch.documents({})".format, rows(ids.map(sorted))))
+
+    def joined(each: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        pair = st.builds("({} {} {})".format, each, st.sampled_from("&|"), each)
+        return pair | pair.map("~{}".format)
+
+    return st.recursive(st.one_of(leaves), joined, max_leaves=4)
 
 
 def drawn(seed: int, *shape: int) -> ch.Mask:
@@ -176,8 +166,7 @@ def run(case: Case) -> None:
     if case.what == "edit":
         edit_case(case.seed)
         return
-    every = {"attend": _attend, "matrix": _matrix, "cache": _cache}
-    compute = (every | {"norms": _norms, "gradients": _gradients})[case.what]
+    compute = {"attend": _attend, "matrix": _matrix, "cache": _cache}[case.what]
     try:
         compute(case, Drawn(case))
     except AssertionError:
@@ -284,80 +273,15 @@ def _matrix(case: Case, given: Drawn, orders: int = 1) -> None:
     definition.close(product, truth.context, lesser, "product")
 
 
-def _norms(case: Case, given: Drawn, orders: int = 1) -> None:
-    """Weights times the norms of values, with an output projection or without."""
-    options, tensors = _options(case), given.tensors
-    output = given._numbers(5, case.num_heads * case.value_head_dim) if case.seed % 2 else None
-    norms = ch.AttentionMatrix(**tensors, **options).norms(output)
-
-    def defined(output: Tensor | None, **tensors: Any) -> Tensor:
-        value = stages.upcast(tensors["value"]).repeat_interleave(case.groups, dim=1)
-        if output is not None:
-            value = value @ stages.upcast(output).unflatten(1, (case.num_heads, -1)).permute(
-                1, 2, 0
-            )
-        return definition.defined(**tensors, **options).weights * value.norm(dim=-1)[:, :, None]
-
-    def shares(each: Tensor) -> Tensor:
-        return each / each.sum(dim=-1, keepdim=True).where(each.sum(dim=-1, keepdim=True) > 0, 1)
-
-    with torch.no_grad():
-        truth = defined(None if output is None else output.double(), **_doubled(tensors))
-        computations = definition.in_orders(partial(defined, output), case.head_dim, orders)
-        plain = [each(**tensors) for each in computations]
-        asked: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]] = {
-            "dense": (norms.dense, lambda each: each),
-            "total": (norms.total, lambda each: each.sum(dim=-1)),
-            "received": (norms.received, lambda each: each.sum(dim=-2)),
-        }
-        if (
-            case.spread and not case.sinks
-        ):  # else weights that sum to less are the shares of no norms
-            asked["shares"] = (norms.shares().dense, shares)
-        _hold(asked, truth, plain, _summed(case, orders))
-
-
-def _gradients(case: Case, given: Drawn, orders: int = 1) -> None:
-    """Gradients of weights, and what is passed on by them."""
-    options, tensors = _options(case), given.tensors
-    named = {name: each for name, each in tensors.items() if name != "value"}
-    matrix = ch.AttentionMatrix(**named, **options)
-    gradients = WeightGradients(matrix, tensors["value"], given.grad)
-    rows = given._numbers(case.batch, case.query_len, 2).to(matrix.dtype)
-
-    def passed(rows: Tensor, grad: Tensor, **tensors: Any) -> Tensor:
-        value = stages.upcast(tensors["value"]).repeat_interleave(case.groups, dim=1)
-        products = definition.defined(**tensors, **options).weights * (
-            stages.upcast(grad) @ value.mT
-        )
-        return products.relu().mean(dim=1).mT @ rows
-
-    with torch.no_grad():
-        truth = passed(rows.double(), given.grad.double(), **_doubled(tensors))
-        compute = partial(passed, rows, given.grad)
-        plain = [each(**tensors) for each in definition.in_orders(compute, case.head_dim, orders)]
-        asked = {"passed on": (lambda: gradients.pass_on(rows), lambda each: each)}
-        _hold(asked, truth, plain, _summed(case, orders))
-
-
-def _summed(case: Case, orders: int) -> float:
-    """By how much a long sum of positive numbers may round more in another order: each addition rounds a
-    partial sum, and all to one side where the numbers are equal."""
-    return 1 + max(case.query_len, case.kv_len) / 8 if orders > 1 else 1.0
-
-
 def _hold(
     asked: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]],
     truth: Tensor,
     plain: list[Tensor],
-    sums: float = 1.0,
 ) -> None:
-    """Hold what is asked to what is defined; by so much more than rounding where numbers are long sums."""
+    """Hold what is asked to what is defined."""
     for name, (ask, define) in asked.items():
-        expected = define(truth)
-        lesser = definition.lossiest(expected, [define(each) for each in plain])
-        terms = sums * max(expected.abs().flatten().tolist(), default=0.0) if sums > 1 else 0.0
-        definition.close(ask().to(lesser.dtype), expected, lesser, name, terms)
+        lesser = definition.lossiest(define(truth), [define(each) for each in plain])
+        definition.close(ask().to(lesser.dtype), define(truth), lesser, name)
 
 
 def _cache(case: Case, given: Drawn, orders: int = 1) -> None:
@@ -397,57 +321,20 @@ def _cache(case: Case, given: Drawn, orders: int = 1) -> None:
     definition.close(found, truth, plain, "the output through a cache")
 
 
-def failure(case: Case) -> str | None:
-    """The fault of a case; None if there is none."""
-    try:
+def hold(case: Case) -> None:
+    """Run a case; raise if it is wrong. Refused by name is not wrong."""
+    with contextlib.suppress(ch.errors.UnsupportedError, ch.errors.MaskError):
         run(case)
-    except AssertionError as error:
-        return str(error)
-    except (ch.errors.UnsupportedError, ch.errors.MaskError):
-        return None  # refused by name
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
 
 
-def shrunk(case: Case) -> Case:
-    """A simpler case that fails in the same way: by an error of the same class, or a wrong number."""
-    simpler, kind = True, _kind(case)
-    while simpler:
-        simpler = False
-        for each in fields(Case):
-            if each.name in ("seed", "what") or getattr(case, each.name) == each.default:
-                continue
-            values = [each.default]
-            value = getattr(case, each.name)
-            if isinstance(value, int) and not isinstance(value, bool):
-                values += [number for number in (1, 2, 3, value // 2) if number < value]
-            for value in values:
-                other = replace(case, **{each.name: value})
-                if _kind(other) == kind:
-                    case, simpler = other, True
-                    break
-    return case
+def soak(seconds: float, first: int = 0, what: str | None = None) -> int:
+    """Run hundreds of cases by each seed from one on, for so long, of one kind or any; return the last seed.
 
-
-def _kind(case: Case) -> str | None:
-    """The name of a failure, or None. A case that cannot be is no failure."""
-    if case.num_heads % case.groups:
-        return None
-    found = failure(case)
-    return found and found.partition(":")[0].partition(" (")[0]
-
-
-def soak(
-    seconds: float, first: int = 0, most: int | None = None, what: str | None = None
-) -> tuple[int, list[Case]]:
-    """Run cases from a seed on, for so long or so many, of one kind or any; returns their number and those
-    that fail."""
-    end, failed, count = time.monotonic() + seconds, [], 0
-    for seed in itertools.count(first):
-        if time.monotonic() > end or count == most:
-            break
-        case, count = random_case(seed, what), count + 1
-        if failure(case) is not None:
-            failed.append(shrunk(case))
-    return count, failed
+    Raises what the simplest case that is wrong raises; hypothesis prints the case.
+    """
+    end, number = time.monotonic() + seconds, first
+    while time.monotonic() < end:
+        many = settings(max_examples=100, deadline=None, database=None)
+        hypothesis.seed(number)(many(given(cases(what))(hold)))()
+        number += 1
+    return number - 1

@@ -1,26 +1,21 @@
-"""Some of the random calls of `make soak`, and that it finds and shrinks what is wrong."""
-
-from typing import Any
+"""Some of the random calls of `make soak`, and what was found in long ones."""
 
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import clearhead as ch
-from tests.soak import cases
-from tests.soak.cases import Case, random_case, run, shrunk, soak
-
-
-@pytest.mark.parametrize("first", range(0, 120, 20))
-def test_random_calls(first: int) -> None:
-    count, failed = soak(600, first, 20)
-    assert count == 20
-    assert not failed, "\n\n".join(map(str, failed))
+from tests.soak.cases import KINDS, Case, cases, hold, run, soak
 
 
-def test_random_edits() -> None:
-    count, failed = soak(600, most=24, what="edit")
-    assert count == 24
-    assert not failed, "\n\n".join(map(str, failed))
+@pytest.mark.parametrize("what", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_random_calls(what: str, data: st.DataObject) -> None:
+    hold(data.draw(cases(what)))
+
+
+def test_a_soak_of_no_time_runs_nothing() -> None:
+    assert soak(0.0, first=7) == 6
 
 
 FOUND = [
@@ -37,28 +32,3 @@ FOUND = [
 @pytest.mark.parametrize("case", FOUND, ids=lambda case: str(case.seed))
 def test_what_was_found_in_a_long_soak(case: Case) -> None:
     run(case)
-
-
-def test_a_case_is_the_same_at_every_run() -> None:
-    assert random_case(7) == random_case(7)
-    assert {random_case(seed).what for seed in range(90)} == {
-        "attend", "matrix", "cache", "norms", "gradients", "edit",
-    }  # fmt: skip
-
-
-def test_a_failure_is_shrunk_to_lines_that_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = ch.attend
-
-    def wrong(*given: torch.Tensor, **options: Any) -> torch.Tensor:
-        context = attend(*given, **options)
-        return context if options["softcap"] is None else context + 1
-
-    monkeypatch.setattr(cases.ch, "attend", wrong)
-    found = shrunk(Case(3, batch=3, num_heads=2, mask="ch.causal()", softcap=0.5, scale=0.3))
-    assert found == Case(3, softcap=0.5)
-    lines = str(found).splitlines()
-    assert lines[1:] == ["case = Case(seed=3, softcap=0.5)", "run(case)"]
-    with pytest.raises(AssertionError, match="the context"):
-        exec(str(found), {})
-    monkeypatch.undo()
-    run(found)

@@ -1,10 +1,9 @@
 """Attentions as their authors would hand them to the suite: right ones, and wrong ones."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import clearhead as ch
@@ -36,9 +35,6 @@ def ours(
     return context
 
 
-OURS = ALL - {"more_dims", "broadcast"}
-
-
 def pytorch(
     query: Tensor,
     key: Tensor,
@@ -49,7 +45,6 @@ def pytorch(
     window: tuple[int, int] | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
-    dropout: float = 0.0,
 ) -> Tensor:
     """PyTorch's function, with the keywords of the suite."""
     if causal or window is not None:
@@ -59,7 +54,7 @@ def pytorch(
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
     grouped = query.ndim > 2 and query.shape[-3] != key.shape[-3]
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped
     )
 
 
@@ -119,27 +114,19 @@ def plain(
 PLAINS = frozenset({"mask", "causal", "window", "grouped", "scale", "softcap", "sinks"})
 
 
-def inverted(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None) -> Tensor:
+def inverted(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     return plain(query, key, value, mask=None if mask is None else ~mask)
 
 
-def from_the_first_key(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False
-) -> Tensor:
+def from_the_first_key(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> Tensor:
     return plain(query, key, value, causal=causal, past=0)
 
 
-def window_without_itself(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    window: tuple[int, int] | None = None,
-    causal: bool = False,
-) -> Tensor:
-    if window is not None:
-        window = window[0] - 1, window[1]
-    return plain(query, key, value, window=window, causal=causal)
+def window_without_itself(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    if "window" in options:
+        left, right = options["window"]
+        options["window"] = left - 1, right
+    return plain(query, key, value, **options)
 
 
 def tiled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -151,17 +138,21 @@ def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain(query, key, value, scale=1.0)
 
 
+def scores_of(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.mT * query.shape[-1] ** -0.5
+
+
 def capped_before_the_scale(
-    query: Tensor, key: Tensor, value: Tensor, *, softcap: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, softcap: float = torch.inf
 ) -> Tensor:
     scores = query @ key.mT
-    if softcap is not None:
+    if softcap < torch.inf:
         scores = softcap * torch.tanh(scores / softcap)
     return (scores * query.shape[-1] ** -0.5).softmax(-1) @ value
 
 
 def sink_that_gives(
-    query: Tensor, key: Tensor, value: Tensor, *, sinks: Tensor | None = None
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
 ) -> Tensor:
     def spent(weights: Tensor) -> Tensor:
         return weights[..., :-1] / weights[..., :-1].sum(-1, keepdim=True)
@@ -176,7 +167,7 @@ def edge_of_the_block(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def without_the_largest(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    grown = (query @ key.mT * query.shape[-1] ** -0.5).exp()
+    grown = scores_of(query, key).exp()
     return grown / grown.sum(-1, keepdim=True) @ value
 
 
@@ -185,7 +176,7 @@ def scales_in_place(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def clears_what_is_padded(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> Tensor:
     """Right, but the caller's value has zeros afterwards."""
     if mask is not None:
@@ -193,9 +184,7 @@ def clears_what_is_padded(
     return plain(query, key, value, mask=mask)
 
 
-def turns_the_mask(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None
-) -> Tensor:
+def turns_the_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     hidden = None if mask is None else mask.logical_not_()
     return plain(query, key, value, mask=None if hidden is None else ~hidden)
 
@@ -206,12 +195,11 @@ def of_contiguous_memory(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def in_half_the_precision(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    context = plain(query.bfloat16(), key.bfloat16(), value.bfloat16())
-    return context.to(query.dtype)
+    return plain(query.bfloat16(), key.bfloat16(), value.bfloat16()).to(query.dtype)
 
 
 def wrong_on_the_way_back(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    weights = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
+    weights = scores_of(query, key).softmax(-1)
     if weights.requires_grad:
         weights.register_hook(lambda gradient: 2 * gradient)
     return weights @ value
@@ -222,50 +210,46 @@ def key_is_a_constant(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def logsumexp_in_bits(
-    query: Tensor, key: Tensor, value: Tensor, *, return_logsumexp: bool = False
+    query: Tensor, key: Tensor, value: Tensor, return_logsumexp: bool = False
 ) -> Any:
-    total = (query @ key.mT * query.shape[-1] ** -0.5).logsumexp(-1) / 0.6931471805599453
+    total = scores_of(query, key).logsumexp(-1) / 0.6931471805599453
     context = plain(query, key, value)
     return (context, total) if return_logsumexp else context
 
 
-def dropped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float,
-    drop: Callable[[Tensor, float], Tensor],
+def nothing(query: Tensor, key: Tensor, value: Tensor) -> None:
+    return None
+
+
+def narrow(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return plain(query, key, value)[..., :-1]
+
+
+def doubled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return plain(query, key, value).double()
+
+
+def detached(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return plain(query, key, value).detach()
+
+
+def fails(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    raise RuntimeError("out of registers")
+
+
+def without_logsumexp(
+    query: Tensor, key: Tensor, value: Tensor, return_logsumexp: bool = False
 ) -> Tensor:
-    weights = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
-    return drop(weights, dropout) @ value
+    return plain(query, key, value)
 
 
-def drops_without_growing(
-    query: Tensor, key: Tensor, value: Tensor, *, dropout: float = 0.0
-) -> Tensor:
-    return dropped(query, key, value, dropout, lambda w, p: w * (torch.rand_like(w) >= p))
+def modest(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    if len(options) > 1:
+        raise NotImplementedError("one thing at a time")
+    return plain(query, key, value, **options)
 
 
-def drops_too_much(query: Tensor, key: Tensor, value: Tensor, *, dropout: float = 0.0) -> Tensor:
-    return dropped(query, key, value, dropout and 1 - dropout, F.dropout)
-
-
-def drops_all_alike(query: Tensor, key: Tensor, value: Tensor, *, dropout: float = 0.0) -> Tensor:
-    def drop(weights: Tensor, share: float) -> Tensor:
-        # The share is right, and every query has the same.
-        kept = (torch.arange(weights.shape[-1]) * 0.618 % 1 >= share).expand(weights.shape)
-        return weights * kept / (1 - share)
-
-    return dropped(query, key, value, dropout, drop)
-
-
-class Dropping(nn.Module):
-    """A module that drops in its training mode only, or always."""
-
-    def __init__(self, always: bool) -> None:
-        super().__init__()
-        self.always = always
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, dropout: float = 0.0) -> Tensor:
-        active = self.always or self.training
-        return dropped(query, key, value, dropout, lambda w, p: F.dropout(w, p, active))
+def refuses(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    if options:
+        raise NotImplementedError("not yet")
+    return plain(query, key, value)

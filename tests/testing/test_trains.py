@@ -17,7 +17,6 @@ from clearhead.testing.trains import CODES
 from tests.refusals import refusals
 from tests.surface import ROOT
 from tests.testing.training.bank import Made, decoder, next_token, warmed
-from tests.testing.training.models import Decoder
 
 
 def codes(made: Made) -> list[str]:
@@ -90,9 +89,6 @@ def test_a_right_script_passes_however_it_starts_and_learns(scale: float) -> Non
         if each.ndim == 2:
             nn.init.normal_(each, std=scale)
     ch.testing.assert_trains(**made)
-    told = ch.testing.check_training(**made).told
-    assert len(told) == 2
-    assert ch.testing.check_training(**made, skip={"train.heart": "slow"}).told == told[:1]
 
 
 def test_a_law_is_left_out_with_its_reason() -> None:
@@ -101,24 +97,6 @@ def test_a_law_is_left_out_with_its_reason() -> None:
     report = ch.testing.check_training(**made, skip={"train.moved": "a rate of 0"})
     assert report.ok
     assert "train.moved: a rate of 0" in report.skipped
-
-
-def test_logits_of_all_tokens_in_one_axis() -> None:
-    class Flat(Decoder):
-        def forward(self, *inputs: Any, **more: Any) -> Tensor:
-            return super().forward(*inputs, **more).flatten(0, 1)
-
-    def loss(model: nn.Module, ids: Tensor) -> Tensor:
-        return F.cross_entropy(model(ids[:, :-1]), ids[:, 1:].flatten())
-
-    def unshifted(model: nn.Module, ids: Tensor) -> Tensor:
-        return F.cross_entropy(model(ids), ids.flatten())
-
-    for of, expected in ((loss, []), (unshifted, ["train.target"])):
-        made = decoder(of)
-        made["model"] = Flat()
-        made["optimizer"] = torch.optim.Adam(made["model"].parameters(), lr=1e-2)
-        assert codes(made) == expected
 
 
 def test_losses_of_other_kinds_that_are_right() -> None:
@@ -188,7 +166,7 @@ def test_a_row_that_weighs_a_millionth_has_no_target() -> None:
     logits, rows = torch.zeros(3, 5, requires_grad=True), torch.arange(3)
     weights = torch.tensor([1.0, 1.5e-6, 0.5e-6])
     loss = (weights * F.cross_entropy(logits, rows, reduction="none")).sum()
-    found = targets(LossCall(loss, logits, logits.detach(), ((), {})))
+    found = targets(LossCall(loss, logits, ((), {})))
     assert found is not None
     assert found.used.tolist() == [True, True, False]
 
@@ -223,26 +201,22 @@ ONES = torch.ones(2, 3).long()
 
 test_what_is_refused = refusals(
     lambda changed: ch.testing.check_training(**decoder() | changed),
-    ({"model": 3}, "trains.part", "model // an nn.Module // 'int'"),
-    ({"loss": 3}, "trains.function", "loss // 3"),
-    ({"accumulate": 3}, "trains.function", "accumulate // 3"),
+    ({"model": 3}, "trains.part", "model // an nn.Module // 3"),
+    ({"optimizer": 3}, "trains.part", "optimizer // a torch.optim.Optimizer // 3"),
+    ({"loss": 3}, "trains.part", "loss // a function // 3"),
+    ({"accumulate": 3}, "trains.part", "accumulate // a function or None // 3"),
     ({"loss": lambda model, ids: model(ids)}, "trains.loss", "(4, 12, 13)"),
     (
-        {"loss": lambda model, ids: model(ids, 1, 2, 3, 4).mean()},
+        {"loss": lambda model, ids: model(ids, 1, 2).mean()},
         "trains.call",
-        "TypeError: Decoder.forward() takes from 2 to 5 positional arguments but 6 were given",
+        "TypeError: Decoder.forward() takes from 2 to 3 positional arguments but 4 were given",
     ),
     ({"batch": (1, 2)}, "trains.batch", "'tuple'"),
-    ({"batch": torch.zeros(2, 3)}, "trains.ids", "torch.float32 // (2, 3)"),
+    ({"batch": torch.zeros(2, 3)}, "trains.ids", "None // none"),
     ({"batch": {"a": ONES, "b": ONES}}, "trains.ids", "None // 'a', 'b'"),
     ({"padding": "mask"}, "trains.entry", "padding // 'mask' // 'ids'"),
-    (
-        {"batch": {"ids": ONES, "d": torch.ones(2, 4)}, "documents": "d"},
-        "trains.shape",
-        "documents // (2, 4)",
-    ),
+    ({"documents": True}, "trains.entry", "documents // True // 'ids'"),
     ({"save": next_token}, "trains.load"),
-    ({"state": {"step": 3}}, "trains.state", "'step' // 'int'"),
     ({"skip": {"leak": "why"}}, "trains.skip", f"{', '.join(CODES)} // 'leak'"),
     (locked(), "trains.copy", "TypeError: cannot pickle '_thread.lock' object"),
 )

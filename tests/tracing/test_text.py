@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead.tracing.text import arithmetic, fenced, table
+from clearhead.tracing.text import arithmetic, table
 
 
 def test_a_table() -> None:
@@ -24,11 +24,6 @@ def test_a_table_too_large() -> None:
 
 def test_an_empty_table() -> None:
     assert table(torch.zeros(0, 3), [], "") == []
-
-
-def test_nothing_ends_a_fence() -> None:
-    assert fenced("a") == "```text\na\n```"
-    assert fenced("a ``` b ````") == "`````text\na ``` b ````\n`````"
 
 
 def test_many_factors_are_cut() -> None:

@@ -136,12 +136,9 @@ def test_tokens_are_data() -> None:
     page = steps._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
-    for text in (str(steps), steps.to_markdown(), page, steps.explain(0)):
+    for text in (str(steps), page, steps.explain(0)):
         assert "\x1b" not in text
         assert "\u202e" not in text
-    markdown = steps.to_markdown()
-    assert "````text\n" in markdown
-    assert "\n```text\n" not in markdown.split("**query**")[1].split("**scores**")[0]
 
 
 LAYER, RUNG, TEXT = (
@@ -155,13 +152,9 @@ EVERY = "x, query, key, value, scores, scaled_scores, capped_scores, masked_scor
 
 test_what_trace_refuses = refusals(
     run,
-    (lambda: ch.trace(LAYER), "trace.inputs", "layer // , x // x"),
+    (lambda: ch.trace(LAYER), "trace.inputs", "missing a required argument: 'x'"),
     (lambda: ch.trace(RUNG), "trace.thing", "SimpleAttention // nothing"),
-    (
-        lambda: ch.trace(ch.attend, TEXT),
-        "trace.inputs",
-        "clearhead.attend,  // query, key, value // key, no value",
-    ),
+    (lambda: ch.trace(ch.attend, TEXT), "trace.inputs", "missing a required argument: 'key'"),
     (lambda: ch.trace(RUNG, EXAMPLE_EMBEDDINGS)["weight"], "trace.stage", "'weight'", EVERY),
     (lambda: ch.trace(RUNG, EXAMPLE_EMBEDDINGS).explain(6), "trace.part", "6 // 6"),
     (lambda: ch.trace(LAYER, TEXT).show(head=2), "trace.part", "2 // num_heads // 2"),
@@ -171,7 +164,7 @@ test_what_trace_refuses = refusals(
     (
         lambda: ch.trace(torch.nn.Embedding(2, 2), torch.tensor([0, 1, 0])),
         "trace.thing",
-        "Embedding // int64 [3]",
+        "Embedding // Tensor",
     ),
 )
 
@@ -202,9 +195,8 @@ def test_an_empty_axis_leaves_shapes_and_formulas(size: tuple[int, int, int]) ->
     steps = ch.trace(layer, torch.zeros(size))
     assert repr(steps).startswith("Trace of MultiHeadAttention(8, num_heads=2")
     expected = f"batch={size[0]}, num_heads=2, query_len={size[1]}, kv_len={size[1]}"
-    for text in (str(steps), steps.to_markdown()):
-        assert f"[{expected}]" in text
-        assert "capped_scores, −∞ where causal() hides" in text
+    assert f"[{expected}]" in str(steps)
+    assert "capped_scores, −∞ where causal() hides" in str(steps)
     with pytest.raises(
         SelectionError, match=r"^\[trace.part\] there are 0 queries; got query=0\.$"
     ):

@@ -14,6 +14,7 @@ from clearhead import ladder, stages
 from clearhead.drawing.element.trace_page import trace_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
+from tests.refusals import assert_refused
 from tests.tracing import user_code
 
 BATCH = torch.stack([EXAMPLE_EMBEDDINGS, EXAMPLE_EMBEDDINGS.flip(0)])
@@ -285,7 +286,6 @@ def test_it_draws_itself() -> None:
     row = [f"{float(steps[name][1, 0]):.4f}" for name in ("weights", "changed_weights")]
     assert " → ".join(row) in text
     assert "expected_changed_weights" in steps._repr_html_()
-    assert "**expected_changed_weights**" in steps.to_markdown()
     told = {each["name"]: each for each in trace_payload(steps).data["stages"]}
     assert told["changed_weights"]["of"] == "weights"
     assert told["expected_changed_weights"]["of"] == "changed_weights"
@@ -294,7 +294,7 @@ def test_it_draws_itself() -> None:
         ch.figure(steps)
 
 
-def test_unreadable_code_is_refused_with_its_line() -> None:
+def test_unreadable_code_is_refused() -> None:
     def by_numbers(x: Tensor) -> Tensor:
         scores = (x[:, None] * x).sum(-1)
         return torch.softmax(scores, dim=-1) @ x
@@ -305,15 +305,9 @@ def test_unreadable_code_is_refused_with_its_line() -> None:
     def loop(x: Tensor) -> Tensor:
         return torch.stack([torch.softmax(row @ x.T, dim=-1) @ x for row in x])
 
-    line = half.__code__.co_firstlineno + 1
-    for code, text in (
-        (by_numbers, "in by_numbers: "),
-        (half, f"in half: the product in line {line} of test_user_code.py, return torch.softmax"),
-        (loop, "in loop: the product in line .* no weights of all queries"),
-        (nn.Linear(3, 3), "in Linear: no product of two tensors"),
-    ):
-        with pytest.raises(UnsupportedError, match=rf"^\[trace.unread\] no attention .* {text}"):
-            ch.trace(code, EXAMPLE_EMBEDDINGS)
+    for code in (by_numbers, half, loop, nn.Linear(3, 3)):
+        name = getattr(code, "__name__", "Linear")
+        assert_refused(lambda code=code: ch.trace(code, EXAMPLE_EMBEDDINGS), "trace.unread", name)
 
 
 def test_what_is_declared() -> None:

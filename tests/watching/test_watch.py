@@ -732,8 +732,8 @@ test_what_watch_refuses = refusals(
     ({"layers": ["encoder", None]}, "layers.type", "['encoder', None]"),
     ({"layers": []}, "layers.value", "[]"),
     ({"heads": 3}, "heads.type", "3"),
-    ({"heads": []}, "heads.value", "[]"),
-    ({"heads": [1, 1]}, "heads.value", "[1, 1]"),
+    ({"heads": []}, "heads.value", " // []"),
+    ({"heads": [1, 1]}, "heads.value", " // [1, 1]"),
     (
         {"keep": "weights"},
         "keep.value",

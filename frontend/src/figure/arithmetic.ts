@@ -1,5 +1,4 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
-import type { OfLayer } from "./of_layer";
 import { type Call, factor, number, places, type Stage } from "./stage";
 
 /** A part of another stage: a row, a column or a cell. */
@@ -34,7 +33,10 @@ export interface Arithmetic {
 
 /** How many terms of a sum are written out; the others are added up. */
 const TERMS = 8;
-/** How a number comes about; `ofLayer` writes out what only a layer has, which no figure has. */
+/** How many keys a table has; those with the largest weights, and the one that is asked for. */
+const KEYS = 24;
+
+/** How a number comes about. */
 export function arithmeticOf(
   stages: Map<string, Stage>,
   data: Call,
@@ -42,7 +44,6 @@ export function arithmeticOf(
   name: string,
   row: number,
   column: number,
-  ofLayer: OfLayer | null = null,
 ): Arithmetic {
   const stage = stages.get(name)!;
   const value = stage.at(row, column);
@@ -106,7 +107,7 @@ export function arithmeticOf(
       break;
     }
     case "weights":
-      weights(stages, data, queryHead, row, column, found, ofLayer);
+      weights(stages, data, queryHead, row, column, found);
       break;
     case "dropped_weights": {
       const weight = stages.get("weights")!.at(row, column);
@@ -145,13 +146,19 @@ export function arithmeticOf(
     }
     case "contexts":
     case "output":
-      if (!projected(stages, stage, row, column, found, ofLayer))
-        ofLayer?.contexts(stages, data, queryHead, stage, row, column, found);
+      if (!projected(stages, stage, row, column, found)) {
+        const { columns } = stages.get("context")!;
+        const [head, place] = [Math.floor(column / columns), column % columns];
+        // Of another head there is no row to mark, but the number is named all the same.
+        from("context", data.heads[queryHead] === head ? row : -1, place);
+        const after = stage.parts && `, changed by ${stage.parts}`;
+        say(`Number ${place} of the context of head ${head}${after}.`);
+      }
       break;
     case "query":
     case "key":
     case "value":
-      if (!projected(stages, stage, row, column, found, ofLayer)) {
+      if (!projected(stages, stage, row, column, found)) {
         from(name !== "query" && stages.has("source") ? "source" : "x", row, null);
         say(sentence(stage.formula, stages));
       }
@@ -170,7 +177,6 @@ function projected(
   row: number,
   column: number,
   found: Arithmetic,
-  ofLayer: OfLayer | null,
 ): boolean {
   const matrix = stages.get(`W_${name}`);
   if (!matrix) return false;
@@ -186,17 +192,13 @@ function projected(
     { stage: source.name, row: place, column: null },
     { stage: matrix.name, row: null, column },
   );
-  const productsOf = (column: number) =>
-    places(source.columns).map((d): [number, number] => [
-      source.at(place, d),
-      matrix.at(d, column),
-    ]);
-  const biasOf = (column: number) => (matrix.bias ? matrix.at(source.columns, column) : 0);
-  const madeOf = (column: number) =>
-    productsOf(column).reduce((total, [a, b]) => total + a * b, biasOf(column));
-  const [products, bias] = [productsOf(column), biasOf(column)];
+  const products = places(source.columns).map((d): [number, number] => [
+    source.at(place, d),
+    matrix.at(d, column),
+  ]);
+  const bias = matrix.bias ? matrix.at(source.columns, column) : 0;
   const later = matrix.parts && name !== "output";
-  const made = later ? madeOf(column) : at(row, column);
+  const made = later ? products.reduce((total, [a, b]) => total + a * b, bias) : at(row, column);
   found.lines.push(
     {
       text: `The row of ${source.name} times the column of ${matrix.name}, added up${matrix.bias ? ", and the bias" : ""}:`,
@@ -206,17 +208,7 @@ function projected(
       sum: true,
     },
   );
-  if (later) {
-    const every = places(matrix.columns);
-    const lines = ofLayer?.changed(
-      every.map(madeOf),
-      every.map((d) => at(row, d)),
-      matrix.changes ?? [],
-      column,
-    );
-    const words = [{ text: `After ${matrix.parts}: ${number(at(row, column))}.` }];
-    found.lines.push(...(lines ?? words));
-  }
+  if (later) found.lines.push({ text: `After ${matrix.parts}: ${number(at(row, column))}.` });
   return true;
 }
 
@@ -228,7 +220,6 @@ function weights(
   row: number,
   column: number,
   found: Arithmetic,
-  ofLayer: OfLayer | null,
 ) {
   const masked = stages.get("masked_scores")!;
   const stage = stages.get("weights")!;
@@ -255,7 +246,7 @@ function weights(
   found.lines.push({
     text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):`,
   });
-  const shown = ofLayer?.largest(keys, exps, column) ?? keys;
+  const shown = largest(keys, exps, column);
   found.keys = shown.map((j) => ({
     key: j,
     cells: [number(scores[j]!), hidden(j) ? "hidden" : number(exps[j]!), number(stage.at(row, j))],
@@ -263,8 +254,15 @@ function weights(
     hidden: hidden(j),
     picked: j === column,
   }));
-  if (shown !== keys) found.more = ofLayer!.others(keys, shown, exps);
-  if (sink !== null) found.lines.push(ofLayer!.sink(sink, top));
+  if (shown !== keys) {
+    const rest = keys.reduce((sum, j) => (shown.includes(j) ? sum : sum + exps[j]!), 0);
+    found.more = `… and ${keys.length - shown.length} more keys, whose exps add up to ${number(rest)}`;
+  }
+  if (sink !== null) {
+    found.lines.push({
+      text: `The sink of this head counts as well, but nothing is taken from it: exp(${number(sink - top)}) = ${number(sinkExp)}`,
+    });
+  }
   const sum = `The exps add up to ${number(total)}`;
   if (hidden(column)) {
     found.lines.push({ text: `${sum}; the mask hides this key: weight 0.` });
@@ -277,6 +275,13 @@ function weights(
   }
 }
 
+function largest(keys: number[], exps: number[], column: number): number[] {
+  if (keys.length <= KEYS) return keys;
+  const found = [...keys].sort((a, b) => exps[b]! - exps[a]!).slice(0, KEYS);
+  if (!found.includes(column)) found[KEYS - 1] = column;
+  return found.sort((a, b) => a - b);
+}
+
 /** The stage that has the numbers of one that repeats another. */
 export function origin(stages: Map<string, Stage>, stage: Stage): string {
   let found = stage;
@@ -285,7 +290,7 @@ export function origin(stages: Map<string, Stage>, stage: Stage): string {
 }
 
 /** Products and a plus between them: the largest, in their order; the others are added up. */
-export function sum(products: [number, number][]): string {
+function sum(products: [number, number][]): string {
   const size = (at: number) => Math.abs(products[at]![0] * products[at]![1]);
   const order = places(products.length).sort((a, b) => size(b) - size(a));
   const kept = new Set(products.length > TERMS ? order.slice(0, TERMS - 1) : order);

@@ -1,6 +1,6 @@
 // What is touched beside the cells: masks by name, the scale, and a number that is asked for.
 import { Component, type ComponentChildren } from "preact";
-import { entropy, SHARES, type Touched } from "./core";
+import { entropy, type Touched } from "./core";
 import {
   type Action,
   baseOf,
@@ -245,34 +245,9 @@ function Rotary(props: Props) {
   );
 }
 
-const counted = (all: string[]) => all.map((each, at) => [at, each] as const);
-
-/** How scores become weights, right and wrong. */
-function Softmax({ state, act }: Props) {
-  const axes = counted(["over the keys", "over the queries"]);
-  return (
-    <Group of="weights">
-      <OneOf of={counted(SHARES)} now={state.shares} pick={(shares) => act({ shares })} />
-      <OneOf of={axes} now={state.axis} pick={(axis) => act({ axis })} />
-    </Group>
-  );
-}
-
-/** What hides a pair. */
-function Hiding({ state, act }: Props) {
-  const ways = counted(["−∞", "strike out", "strike out, divide anew"]);
-  return (
-    <Group of="hide by">
-      <OneOf of={ways} now={state.hiding} pick={(hiding) => act({ hiding })} />
-    </Group>
-  );
-}
-
 /** By what is edited: all that is touched beside the cells. */
 export const TOOLS = {
   mask: Mask,
-  hiding: Hiding,
-  softmax: Softmax,
   scale: Scale,
   width: Width,
   dropout: Dropout,

@@ -17,14 +17,6 @@ export interface Options {
   softcap?: number | null;
   /** The share of the weights that is left out, and how often that was drawn; 0 draws leave all in. */
   dropout?: { rate: number; draws: number } | null;
-  /** How scores become shares: 0 is softmax, 1 each over their sum, 2 softmax in float32 that does not take the
-   * largest away. */
-  shares?: number;
-  /** 1 where they are shares of a column. */
-  axis?: number;
-  /** What hides a pair: 0 is a score of −∞, 1 a weight that is struck out, 2 one struck out and the others over
-   * what is left. */
-  hiding?: number;
   /** The scores, where they are not made of all numbers of query and key. */
   scores?: { made: Matrix; formula: string; width: number } | null;
   /** What a hand has put in the place of some numbers of a stage. */
@@ -34,8 +26,6 @@ export interface Options {
 /** A stage, with what it would be had nobody touched it. */
 export interface Touched extends Stage {
   made(row: number, column: number): number;
-  /** Of a weight: what is divided, and by what. */
-  share?: (row: number, column: number) => [part: number, total: number];
   /** Of a stage of numbers that only stand elsewhere than before: the row and column of each in `query`. */
   from?(row: number, column: number): [row: number, column: number];
 }
@@ -92,7 +82,6 @@ export function stageOf(
     columnName,
     bias: false,
     parts: "",
-    changes: null,
     largest: largestOf(numbers),
     at: (row, column) => numbers[row * columns + column]!,
     made: (row, column) => made.numbers[row * columns + column]!,
@@ -110,9 +99,6 @@ export function stages(
     bias = null,
     softcap = null,
     dropout = null,
-    shares = 0,
-    axis = 0,
-    hiding = 0,
     scores: given = null,
     edited = (_, made) => made,
   }: Options,
@@ -146,29 +132,18 @@ export function stages(
         ),
     softcap === null ? "scaled_scores" : null,
   );
-  const minus = hiding ? null : mask;
   const before = softcap !== null ? "capped_scores" : scale === 1 ? "scores" : "scaled_scores";
   const masked = put(
     "masked_scores",
-    `${before}${bias ? " + bias" : ""}${minus ? ", −∞ where hidden" : ""}`,
+    `${before}${bias ? " + bias" : ""}${mask ? ", −∞ where hidden" : ""}`,
     matrix(rows, columns, (i, j) => {
       const at = i * columns + j;
-      if (minus && !minus[at]) return -Infinity;
+      if (mask && !mask[at]) return -Infinity;
       return capped.numbers[at]! + (bias ? bias[at]! : 0);
     }),
-    minus || bias ? null : "capped_scores",
+    mask || bias ? null : "capped_scores",
   );
-  const whole = sharesOf(masked, shares, axis === 1);
-  const left = matrix(rows, columns, (i, j) =>
-    hiding && mask && !mask[i * columns + j] ? 0 : whole.numbers[i * columns + j]!,
-  );
-  const formula = `${SHARES[shares]} over the ${axis ? "queries" : "keys"}${hiding && mask ? HIDING[hiding] : ""}`;
-  const weights = put(
-    "weights",
-    formula,
-    hiding === 2 && mask ? sharesOf(left, 1, axis === 1) : left,
-  );
-  found.get("weights")!.share = whole.of;
+  const weights = put("weights", "softmax over the keys", sharesOf(masked));
   if (!dropout?.draws) {
     put("dropped_weights", dropout ? "nothing is drawn" : "no dropout", weights, "weights");
     if (dropout) put("mean_weights", "nothing is drawn", weights, "weights");
@@ -220,36 +195,19 @@ function dots(query: Matrix, key: Matrix, factor: number): Matrix {
   });
 }
 
-export const SHARES = ["softmax", "score / sum", "exp(score) / sum in float32"];
-export const HIDING = ["", ", then struck out", ", then struck out and divided by what is left"];
-
-/** Each row, or column, as shares of 1; 0 where nothing is visible. Of softmax no number beside one that is none
- * or ∞. */
-export function sharesOf({ rows, columns, numbers }: Matrix, how = 0, down = false) {
+/** Each row as shares of 1; 0 where nothing is visible, and no number beside a score that is none or ∞. */
+export function sharesOf({ rows, columns, numbers }: Matrix): Matrix {
   const made = new Float64Array(rows * columns);
-  const [lines, length] = down ? [columns, rows] : [rows, columns];
-  const round = how === 2 ? Math.fround : (each: number) => each;
-  const known: [top: number, total: number][] = [];
-  const part = (score: number, line: number) =>
-    score === -Infinity ? 0 : how === 1 ? score : round(Math.exp(score - known[line]![0]));
-  for (let line = 0; line < lines; line++) {
-    const place = (at: number) => (down ? at * columns + line : line * columns + at);
-    const scores = Array.from({ length }, (_, at) => numbers[place(at)]!);
-    // A score that is none, or ∞, is none of the row.
-    const top = how ? 0 : Math.max(...scores);
-    known[line] = [top, NaN];
-    const total = scores.reduce((sum, each) => round(sum + part(each, line)), 0);
-    known[line] = [top, top < Infinity ? total : NaN];
-    scores.forEach((score, at) => {
-      if (score !== -Infinity) made[place(at)] = round(part(score, line) / known[line]![1]);
+  for (let row = 0; row < rows; row++) {
+    const scores = numbers.subarray(row * columns, (row + 1) * columns);
+    const top = Math.max(...scores);
+    const parts = scores.map((score) => (score === -Infinity ? 0 : Math.exp(score - top)));
+    const total = top < Infinity ? parts.reduce((sum, each) => sum + each, 0) : NaN;
+    parts.forEach((part, column) => {
+      if (scores[column] !== -Infinity) made[row * columns + column] = part / total;
     });
   }
-  /** Of a share what is divided, and by what. */
-  const of = (row: number, column: number): [number, number] => {
-    const line = down ? column : row;
-    return [part(numbers[row * columns + column]!, line), known[line]![1]];
-  };
-  return { rows, columns, numbers: made, of };
+  return { rows, columns, numbers: made };
 }
 
 /** The mean of the values by weight; a value that is no number shows only where it may be seen. */

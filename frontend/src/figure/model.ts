@@ -59,10 +59,6 @@ export interface State {
   heads: number;
   transpose: number;
   back: number;
-  /** How scores become shares, of a row or a column, and what hides a pair: as `Options` has them. */
-  shares: number;
-  axis: number;
-  hiding: number;
 }
 
 /** The parts of a state that are one number each. */
@@ -91,13 +87,9 @@ export const START: State = {
   heads: 0,
   transpose: 1,
   back: 1,
-  shares: 0,
-  axis: 0,
-  hiding: 0,
 };
 
 const ZERO_OR_ONE = (to: number) => to === 0 || to === 1;
-const UP_TO_TWO = (to: number) => ZERO_OR_ONE(to) || to === 2;
 
 /** What stands in a state under its own name: what must be edited for it, and which numbers it may be. */
 const FIELDS = {
@@ -113,9 +105,6 @@ const FIELDS = {
   heads: ["heads", (to: number, data: FigureData) => splits(data).includes(to)],
   transpose: ["heads", ZERO_OR_ONE],
   back: ["heads", ZERO_OR_ONE],
-  shares: ["softmax", UP_TO_TWO],
-  axis: ["softmax", ZERO_OR_ONE],
-  hiding: ["hiding", UP_TO_TWO],
 } as const;
 /** So that no state makes a page wait. */
 export const MOST_DRAWS = 10000;
@@ -297,9 +286,6 @@ export function compute(as: FigureData, state: State): Map<string, Touched> {
     bias: data.bias && matrixOf(data.bias).numbers,
     dropout: data.edit.includes("dropout") ? { rate: state.dropout, draws: state.draws } : null,
     scores: scoresOf(data, state),
-    shares: state.shares,
-    axis: state.axis,
-    hiding: state.hiding,
     edited,
   };
   for (const [name, stage] of stages(...made, options)) found.set(name, stage);

@@ -69,17 +69,6 @@ export function Plane({ data, stages, row, move }: Props) {
             </>
           )}
         </Axes>
-        {shown("weights", "context") && (
-          <ul class="bars" aria-label={`weights of ${data.tokens[row]}`}>
-            {shares.map((share, at) => (
-              <li key={at}>
-                <span>{data.source_tokens[at]}</span>
-                <span class="bar" style={{ "--share": `${100 * (share || 0)}%` }} />
-                <span>{number(share)}</span>
-              </li>
-            ))}
-          </ul>
-        )}
         {values && (
           <Axes
             what="values and context"

@@ -1,6 +1,5 @@
 // How the number at a place comes about: the sum with its numbers, and the keys of a softmax.
 import { type Arithmetic, arithmeticOf } from "./arithmetic";
-import type { OfLayer } from "./of_layer";
 import { type Call, columnLabels, number, placeOf, rowLabels, type Stage } from "./stage";
 
 export const NOTHING: Arithmetic = { lines: [], keys: [], more: "", origins: [] };
@@ -19,19 +18,13 @@ export function headingOf(stage: Stage, row: number, column: number, data: Call)
   return `${stage.name} ${from} ${arrow} ${place} = ${number(stage.at(row, column))}`;
 }
 
-/** How the number at a place comes about; `ofLayer` writes out what only a layer has. */
-export function explained(
-  at: string,
-  stages: Map<string, Stage>,
-  data: Call,
-  head = 0,
-  ofLayer: OfLayer | null = null,
-): Explained {
+/** How the number at a place comes about. */
+export function explained(at: string, stages: Map<string, Stage>, data: Call, head = 0): Explained {
   const [name, row, column] = placeOf(at);
   return {
     heading: headingOf(stages.get(name)!, row, column, data),
     words: "",
-    arithmetic: arithmeticOf(stages, data, head, name, row, column, ofLayer),
+    arithmetic: arithmeticOf(stages, data, head, name, row, column),
   };
 }
 

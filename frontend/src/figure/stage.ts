@@ -2,12 +2,6 @@
 
 export type Axis = "query" | "key" | "width";
 
-/** What a part of a layer does to a query or a key: it rotates pairs, or divides a row by the root of its mean
- * square. */
-export type Change =
-  | { part: string; layout: "half" | "interleaved"; turned: number }
-  | { part: string; eps: number; weight: number[] };
-
 /** The settings of a call that the arithmetic reads in addition to the stages. */
 export interface Call {
   tokens: string[];
@@ -41,7 +35,6 @@ export interface Stage extends Numbered {
   columnName: string;
   bias: boolean;
   parts: string;
-  changes: Change[] | null;
   /** The numbers that the definition gives, of the first stage that differs from it. */
   expected?: (Numbered & { formula: string }) | null;
 }

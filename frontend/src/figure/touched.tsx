@@ -173,7 +173,6 @@ export class TouchedFigure extends Figure<Props, TouchedLooks> {
           <p role="status">{said}</p>
         </>
       ),
-      class: edit.includes("softmax") ? "as-bars" : "",
     };
   }
 }
@@ -239,15 +238,6 @@ function touchedReading(
     for (const each of ["query", "key"])
       known.set(each, stages.get(`rotated_${each}`) ?? stages.get(each)!);
   if (cut) known.set(name, { ...stage, at: stage.made });
-  if (name === "weights" && !cut && (state.shares || state.axis || state.hiding)) {
-    const [part, total] = stage.share!(row, column);
-    const text = `${number(part)} / ${number(total)} = ${number(part / total)}`;
-    return {
-      heading,
-      words: `${stage.formula}:`,
-      arithmetic: { ...NOTHING, lines: [{ text, sum: true }] },
-    };
-  }
   const arithmetic = explained(at, known, data).arithmetic!;
   const told = cut && `${cut}is what ${stage.formula} gives, from which it is cut:`;
   if (name !== "weights" || cut) return { heading, words: told, arithmetic };

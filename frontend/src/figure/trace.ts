@@ -1,7 +1,7 @@
 // The numbers of a trace (drawing/element/trace_page.py), and those of one sample and head.
 import type { ArrayPlace, Head, Numbers } from "../payload";
 import type { Source } from "../source";
-import { axisOf, type Call, type Change, largestOf, type Numbered, type Stage } from "./stage";
+import { axisOf, type Call, largestOf, type Numbered, type Stage } from "./stage";
 
 export interface StageData {
   name: string;
@@ -14,8 +14,6 @@ export interface StageData {
   bias?: boolean;
   /** Of a weight matrix: the parts of the layer that change its input or its output. */
   parts?: string;
-  /** How each of these parts computes its number; null where that is not known. */
-  changes?: Change[] | null;
 }
 
 export interface TraceData extends Call {
@@ -48,7 +46,7 @@ export function stagesOf(
   queryHead: number,
 ): Map<string, Stage> {
   const stages = new Map<string, Stage>();
-  for (const { axes, same_as, bias, parts, changes, ...step } of head.data.stages) {
+  for (const { axes, same_as, bias, parts, ...step } of head.data.stages) {
     if (same_as !== null) {
       stages.set(step.name, { ...stages.get(same_as)!, ...step, sameAs: same_as });
       continue;
@@ -64,7 +62,6 @@ export function stagesOf(
       columnName: axes[1],
       bias: bias ?? false,
       parts: parts ?? "",
-      changes: changes ?? null,
     });
     if (!step.name.startsWith(EXPECTED)) continue;
     const found = stages.get(step.name.slice(EXPECTED.length))!;

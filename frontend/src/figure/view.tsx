@@ -45,7 +45,6 @@ export interface Content {
   instead?: (name: string) => ComponentChildren;
   tools?: ComponentChildren;
   below?: ComponentChildren;
-  class?: string;
   /** False leaves out the words and the steps. */
   plain?: boolean;
 }
@@ -165,10 +164,7 @@ export abstract class Figure<Props extends BaseProps, State extends Looks> exten
       );
     const names = this.names();
     return (
-      <div
-        class={`figure ${content.class ?? ""} ${show.length > MANY && !all ? "many" : ""}`}
-        ref={this.place}
-      >
+      <div class={`figure ${show.length > MANY && !all ? "many" : ""}`} ref={this.place}>
         {title && <Heading>{title}</Heading>}
         <div class="tools">
           {content.tools}

@@ -2,7 +2,6 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { label } from "./labels";
-import { useSignal } from "./signals";
 
 /** Milliseconds after which a change stands in the address; browsers allow few changes a second. */
 const SOON = 250;
@@ -14,14 +13,14 @@ export interface Shown {
   step: string;
 }
 
-/** Keep the address like the state, and the state like the address; returns whether there is one, and what it
- * asks for that the page does not have, as `show` says it. At first that is `gone`. */
+/** Keep the address like the state, and the state like the address; returns what the address asks for that the page
+ * does not have, as `show` says it. At first that is `gone`. */
 export function useAddress(
   root: { current: HTMLElement | null },
   { text, step }: Shown,
   show: (text: string) => Shown & { missing: string[] },
   gone: string[] = [],
-): { there: boolean; missing: string[] } {
+): string[] {
   const [there, setThere] = useState(false);
   const [missing, setMissing] = useState(gone);
   const latest = useRef(show);
@@ -58,7 +57,7 @@ export function useAddress(
     return () => clearTimeout(timer);
   }, [text, step, there]);
 
-  return { there, missing };
+  return missing;
 }
 
 const MOST = 60;
@@ -70,24 +69,5 @@ export function Missing({ missing }: { missing: string[] }) {
     <p class="ch-missing" role="status">
       {missing.length > 0 && `Not on this page, and left out: ${named.join("; ")}`}
     </p>
-  );
-}
-
-/** Copies the address, which shows what the page shows. */
-export function CopyLink() {
-  const said = useSignal("");
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(location.href);
-      said.value = "Copied";
-    } catch {
-      said.value = "See the address";
-    }
-    setTimeout(() => (said.value = ""), 2000);
-  };
-  return (
-    <button type="button" class="ch-button" onClick={() => void copy()}>
-      <span role="status">{said.value || "Copy link"}</span>
-    </button>
   );
 }

@@ -1,6 +1,5 @@
 interface ChoiceProps<Each extends string> {
   name: string;
-  title?: string;
   value: Each;
   /** What there is to choose, and how it is called. */
   all: Partial<Record<Each, string>>;
@@ -11,11 +10,10 @@ interface ChoiceProps<Each extends string> {
 
 /** One of a few, by its name. */
 export function Choice<Each extends string>(props: ChoiceProps<Each>) {
-  const { name, title, value, all, disabled, onChoice } = props;
+  const { name, value, all, disabled, onChoice } = props;
   return (
     <select
       aria-label={name}
-      title={title}
       value={value}
       onChange={(event) => onChoice(event.currentTarget.value as Each)}
     >

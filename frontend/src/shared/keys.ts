@@ -15,8 +15,6 @@ export function useKeys(root: { current: HTMLElement | null }, keys: Record<stri
       const { key, shiftKey } = event;
       const typing = (event.target as Element).closest<HTMLElement>("input, select, textarea");
       if ((event.target as Element).closest("dialog") || (typing && key !== "Escape")) return;
-      // The browser closes what is open above the page, unless the key is taken.
-      if (key === "Escape" && place.querySelector(":popover-open")) return;
       const act = latest.current[shiftKey && key.length > 1 ? `Shift ${key}` : key];
       if (!act) return;
       typing?.blur();

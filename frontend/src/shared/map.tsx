@@ -17,6 +17,12 @@ export interface Point {
   token?: boolean;
 }
 
+/** Places that a search has found. */
+export interface Found {
+  queries: number[];
+  keys: number[];
+}
+
 /** From which query and key on the map shows how many of them. */
 export interface Viewport {
   row: number;
@@ -29,8 +35,6 @@ export interface MapProps {
   rows: number;
   columns: number;
   name: string;
-  /** What rows are, where they are no queries. */
-  down?: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
   tile: (
@@ -43,7 +47,7 @@ export interface MapProps {
   hover: Signal<Point>;
   pinned: ReadonlySignal<Point>;
   /** Marks beside the map, such as what a search has found. */
-  marks: ReadonlySignal<{ queries: number[]; keys: number[] }>;
+  marks: Found;
   onPin: (point: Point) => void;
   /** What was drawn last. */
   drawn: Signal<Tile | null>;
@@ -52,7 +56,7 @@ export interface MapProps {
   /** Changes when tiles have to be asked for anew. */
   version: unknown;
   /** What is under the pointer, in words, where nothing else on the page says it. */
-  words?: (point: Point, tile: Tile | null) => string;
+  words?: (point: Point) => string;
 }
 
 export const LEAST = 4;
@@ -83,7 +87,7 @@ export function moved(
 
 const GUTTER = 62;
 /** Pixels of a row or column whose token is named. */
-export const ROOM_FOR_TEXT = 11;
+const ROOM_FOR_TEXT = 11;
 
 export function HeatMap(props: MapProps) {
   const { rows, columns, viewport, hover, pinned, drawn, marks } = props;
@@ -373,11 +377,11 @@ export function HeatMap(props: MapProps) {
           columnLabel={props.columnLabel}
           rows={rows}
           columns={columns}
-          marks={marks.value}
+          marks={marks}
         />
         <span class="ch-axis-title" aria-hidden="true">
           key →<br />
-          {props.down ?? "query"} ↓
+          query ↓
         </span>
         <canvas
           ref={canvas}
@@ -404,17 +408,16 @@ export function HeatMap(props: MapProps) {
           onKeyDown={onKeyDown}
         />
       </div>
-      {props.words && <Reading hover={hover} pinned={pinned} drawn={drawn} words={props.words} />}
+      {props.words && <Reading hover={hover} pinned={pinned} words={props.words} />}
     </div>
   );
 }
 
-function Reading(props: Pick<Required<MapProps>, "hover" | "pinned" | "drawn" | "words">) {
-  const { hover, pinned, drawn, words } = props;
+function Reading({ hover, pinned, words }: Pick<Required<MapProps>, "hover" | "pinned" | "words">) {
   const point = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
   return (
     <p class="ch-reading" role="status">
-      {words(point, drawn.value)}
+      {words(point)}
     </p>
   );
 }
@@ -498,7 +501,7 @@ interface AxesProps {
   view: Viewport;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
-  marks: { queries: number[]; keys: number[] };
+  marks: Found;
 }
 
 /** Tokens beside the map where there is room for them, else their numbers. */

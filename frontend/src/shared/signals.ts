@@ -14,125 +14,95 @@ export interface Signal<Value = unknown> extends ReadonlySignal<Value> {
   value: Value;
 }
 
-/** Goes up with every change anywhere. */
-let changes = 0;
-/** What is read now, and as what; null where nobody follows. */
-let reading: Map<Readable, unknown> | null = null;
+/** What is read now; null where nobody follows. */
+let reading: Set<Leaf> | null = null;
 /** Who is told when several changes are made at once. */
 let together: Set<Follower> | null = null;
 
-abstract class Readable<Value = unknown> implements ReadonlySignal<Value> {
-  abstract peek(): Value;
-  /** Those that are set by hand, and make the value. */
-  abstract leaves(): Iterable<Leaf>;
-
-  get value(): Value {
-    const value = this.peek();
-    reading?.set(this, value);
-    return value;
-  }
-
-  subscribe(told: (value: Value) => void): () => void {
-    const follower = new Follower(() => {
-      follower.seen.set(this, this.peek());
-      follower.link();
-      told(this.peek());
-    });
-    follower.tell();
-    return () => follower.end();
-  }
-}
-
-class Leaf<Value = unknown> extends Readable<Value> implements Signal<Value> {
+class Leaf<Value = unknown> implements Signal<Value> {
   readonly followers = new Set<Follower>();
 
-  constructor(private now: Value) {
-    super();
+  constructor(private now: Value) {}
+
+  get value(): Value {
+    reading?.add(this as Leaf);
+    return this.now;
+  }
+
+  set value(value: Value) {
+    if (value === this.now) return;
+    this.now = value;
+    batch(() => {
+      for (const each of this.followers) together!.add(each);
+    });
   }
 
   peek(): Value {
     return this.now;
   }
 
-  leaves(): Leaf[] {
-    return [this as Leaf];
+  subscribe(told: (value: Value) => void): () => void {
+    return subscribed(() => this.value, told);
   }
-
-  override get value(): Value {
-    return super.value;
-  }
-
-  override set value(value: Value) {
-    if (value === this.now) return;
-    this.now = value;
-    changes++;
-    batch(() => {
-      for (const each of this.followers) together!.add(each);
-    });
-  }
-}
-
-class Computed<Value> extends Readable<Value> {
-  private now?: Value;
-  private of = new Map<Readable, unknown>();
-  private checked = -1;
-
-  constructor(private readonly compute: () => Value) {
-    super();
-  }
-
-  peek(): Value {
-    if (this.checked !== changes) {
-      if (this.checked < 0 || isStale(this.of)) {
-        const before = reading;
-        this.checked = -1;
-        reading = this.of = new Map();
-        try {
-          this.now = this.compute();
-        } finally {
-          reading = before;
-        }
-      }
-      this.checked = changes;
-    }
-    return this.now!;
-  }
-
-  *leaves(): Iterable<Leaf> {
-    for (const each of this.of.keys()) yield* each.leaves();
-  }
-}
-
-function isStale(seen: Map<Readable, unknown>): boolean {
-  return [...seen].some(([each, value]) => each.peek() !== value);
 }
 
 /** Somebody who has read values, and is told when one of them is another. */
 class Follower {
-  seen = new Map<Readable, unknown>();
+  /** What is read next, until `link` follows it. */
+  seen = new Set<Leaf>();
   private leaves = new Set<Leaf>();
 
   constructor(readonly tell: () => void) {}
 
-  /** Follow what was read last. */
   link() {
     this.end();
-    this.leaves = new Set([...this.seen.keys()].flatMap((each) => [...each.leaves()]));
+    this.leaves = this.seen;
     for (const each of this.leaves) each.followers.add(this);
   }
 
   end() {
     for (const each of this.leaves) each.followers.delete(this);
-    this.leaves = new Set();
   }
+}
+
+/** A function with the values that it reads put into `seen`; null follows none. */
+function within<Value>(seen: Set<Leaf> | null, read: () => Value): Value {
+  const before = reading;
+  reading = seen;
+  try {
+    return read();
+  } finally {
+    reading = before;
+  }
+}
+
+function subscribed<Value>(read: () => Value, told: (value: Value) => void): () => void {
+  let last: [Value] | null = null;
+  const follower = new Follower(() => {
+    follower.seen = new Set();
+    const value = within(follower.seen, read);
+    follower.link();
+    if (last !== null && last[0] === value) return;
+    last = [value];
+    within(null, () => told(value));
+  });
+  follower.tell();
+  return () => follower.end();
 }
 
 export function signal<Value>(value: Value): Signal<Value> {
   return new Leaf(value);
 }
 
+/** A value that is computed whenever it is read, and follows what it reads. */
 export function computed<Value>(compute: () => Value): ReadonlySignal<Value> {
-  return new Computed(compute);
+  return {
+    get value() {
+      return compute();
+    },
+    peek: () => within(null, compute),
+    subscribe: (told) => subscribed(compute, told),
+  };
 }
 
 export function useSignal<Value>(value: Value): Signal<Value> {
@@ -148,14 +118,9 @@ export function batch(change: () => void) {
   } finally {
     const told = together;
     together = null;
-    const before = reading;
-    reading = null;
-    for (const each of told) {
-      // What is computed may be the same as before, of other values.
-      if (isStale(each.seen)) each.tell();
-      else each.link();
-    }
-    reading = before;
+    within(null, () => {
+      for (const each of told) each.tell();
+    });
   }
 }
 
@@ -175,7 +140,7 @@ function before(name: keyof Drawing, doing: (node: Node) => void) {
 before("__r", ({ __c: component }) => {
   if (!component) return;
   component.follower ??= new Follower(() => component.setState({}));
-  reading = component.follower.seen = new Map();
+  reading = component.follower.seen = new Set();
 });
 before("diffed", ({ __c: component }) => {
   reading = null;

@@ -16,8 +16,6 @@ import { headsTile } from "../views/heads/tiles";
 /** Milliseconds after which a kernel without an answer is treated as busy or gone: a notebook may be read without. */
 const PATIENCE = 3000;
 const MOST_CELLS = 1024;
-/** Tiles that are cached, of up to MOST_CELLS × MOST_CELLS × 4 bytes. */
-const KEPT = 12;
 
 /** The source of a widget, and a function that ends it. */
 export function kernelSource(model: Model): [BytesSource, () => void] {
@@ -36,7 +34,6 @@ class KernelSource extends BytesSource {
   /** Goes up when a kernel that was silent answers. */
   readonly changed = signal(0);
   private readonly waiting = new Map<number, (answer: Answer) => void>();
-  private readonly kept = new Map<string, Tile>();
   private readonly tops = new Map<string, number>();
   private last = 0;
   private silent = false;
@@ -66,16 +63,9 @@ class KernelSource extends BytesSource {
     const rows = within(request.rows, about.queries, cells[0]!);
     const columns = within(request.columns, about.keys, cells[1]!);
     if (!rows || !columns) return coarse;
-    const name = `${[layer, head, rows, columns, cells]}`;
-    const known = this.kept.get(name);
-    if (known) return known;
     try {
       const answer = await this.ask({ what: "tile", layer, head, rows, columns, cells }, abort);
-      if (!answer?.found) return coarse;
-      const tile = this.decode(answer, `${layer},${head}`, coarse);
-      if (this.kept.size >= KEPT) this.kept.delete(this.kept.keys().next().value!);
-      this.kept.set(name, tile);
-      return tile;
+      return answer?.found ? this.decode(answer, `${layer},${head}`, coarse) : coarse;
     } catch {
       return coarse && { ...coarse, silent: true };
     }
@@ -126,10 +116,7 @@ class KernelSource extends BytesSource {
   private decode({ found, numbers }: Answer, name: string, coarse: Tile | null): Tile {
     const { rows, columns } = found as Record<"rows" | "columns", [number, number, number]>;
     const cells: [number, number] = [rows[2], columns[2]];
-    const size: [number, number] = [
-      (rows[1] - rows[0]) / cells[0],
-      (columns[1] - columns[0]) / cells[1],
-    ];
+    const size = [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
     const { buffer, byteOffset, byteLength } = numbers!;
     const values = new Float32Array(
       buffer.slice(byteOffset, byteOffset + byteLength) as ArrayBuffer,

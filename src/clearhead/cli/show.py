@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clearhead.drawing.page.runs import Layer
-    from clearhead.integrations.image_models import ImageReading
-    from clearhead.integrations.text_models import LongReading, TextModel, TextReading
+    from clearhead.integrations.text_models import LongReading, Reading, TextModel
     from clearhead.reading.written_tokens import Writes
 
 
@@ -177,7 +176,7 @@ class Shown(NamedTuple):
     """The reading of a model on the screen, its layers, and the head that was shown last."""
 
     model: str
-    reading: "TextReading | LongReading | ImageReading"
+    reading: "Reading | LongReading"
     layers: "Sequence[Layer]"
     layer: int
     head: int
@@ -188,7 +187,7 @@ class Shown(NamedTuple):
 
 def _show_short(
     console: Console,
-    reading: "TextReading | ImageReading",
+    reading: "Reading",
     name: tuple[str, str],
     layer: int | None,
     head: int | None,
@@ -237,7 +236,7 @@ def _show_short(
 def _show_writes(
     console: Console,
     reader: "TextModel",
-    reading: "TextReading",
+    reading: "Reading",
     text: str,
     shown: Shown,
     *,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from clearhead.tracing.trace import Trace
+    from clearhead.tracing.traced_call import Trace
 
 PLACE = re.compile(r"\S.*(\.py|:[\w.]+)")
 """Code of one's own as an argument; anything else is a sentence."""

@@ -7,10 +7,9 @@ sinks, softcaps and grouped heads are what they were, and a fused or a flash ker
 one. What is hidden or scaled is computed by the kernel that `attend` takes, with masks that stay
 descriptions; heads with the same operations are computed at once. Handing the model's kernel another mask
 instead was weighed: each implementation takes another kind, some none, a bool mask per head is tokens², and
-untouched heads would no longer be equal bit for bit. Attention is recomputed only for queries that lose
-something, and keys that are hidden from all of them are left out (`editing/rescoring.py`); what it drops is
-drawn from a stream of its own. Each operation counts what it changed (`operation.py`), and what attended and
-cannot be edited is `missing`, as in `watch`.
+untouched heads would no longer be equal bit for bit. Only queries that lose something get the recomputed
+context (`editing/rescoring.py`); what it drops is drawn from a stream of its own. Each operation counts what
+it changed (`operation.py`), and what attended and cannot be edited is `missing`, as in `watch`.
 
 Nothing is hung on the model: an edit follows what runs by the hooks on all modules (`editing/entering.py`), and
 belongs to the context that entered it (`editing/entering.py`). A `with` alone owns its use, and the hooks

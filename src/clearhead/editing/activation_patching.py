@@ -60,14 +60,16 @@ class Runs(NamedTuple):
 
     Attributes:
         model, inputs: what runs, and on what.
+        output: that of a run without edits.
         metric: the number of an output.
         contexts: those that edited heads get; None for 0.
     """
 
     model: nn.Module
     inputs: object
+    output: object
     metric: Callable[[Any], Any]
-    contexts: CallContexts | None
+    contexts: CallContexts | None = None
 
 
 def contexts_in(
@@ -149,7 +151,7 @@ def check_alike(path: str, clean: Sequence[Tensor], corrupt: Sequence[Tensor]) -
         )
 
 
-def copies_of(tree: Any, times: int, batch: int) -> Any:
+def copies_of(tree: Any, times: int = 1, batch: int = 0) -> Any:
     """Return a tree with detached copies of its tensors, those of `batch` rows repeated `times` times along dim 0.
 
     Leaves that are no tensors are unchanged.
@@ -164,17 +166,6 @@ def copies_of(tree: Any, times: int, batch: int) -> Any:
         return each.detach().repeat(times, *[1] * (each.ndim - 1))
 
     return _pytree.tree_map(copy, tree)
-
-
-def samples_of(output: Any, part: slice, batch: int) -> Any:
-    """Return the output of the samples in `part`: tensors of `batch` rows are cut, anything else is unchanged."""
-
-    def cut(each: Any) -> Any:
-        """Return the rows `part` of a tensor of `batch` rows; any other leaf itself."""
-        is_rows = isinstance(each, Tensor) and each.ndim and each.shape[0] == batch
-        return each[part] if is_rows else each
-
-    return _pytree.tree_map(cut, output)
 
 
 def as_found(contexts: CallContexts, times: int) -> Find:
@@ -196,7 +187,7 @@ def by_gradients(runs: Runs, layers: Sequence[str]) -> tuple[Tensor, dict[str, l
     Raises:
         EditError: code `effects.gradients`, if the metric is not one number with a gradient, or no layer is left.
     """
-    model, inputs, metric, contexts = runs
+    model, inputs, _, metric, contexts = runs
     followers = followed(model), watch(model, keep="gradients", contexts=True)
     with torch.enable_grad(), followers[0], followers[1] as seen:
         number = metric(called(model, inputs))

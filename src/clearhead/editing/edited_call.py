@@ -281,7 +281,8 @@ class EditedCall:
         `own` is the context of just these heads by the model's kernel, and returned itself if no operation changes
         scores. `counts` adds the changed queries to the tallies.
         """
-        call = edited = part_of(self.problem, heads, self.path)
+        call = self.problem
+        call = edited = call if len(heads) == call.num_heads else of_heads(call, heads, self.path)
         rows: Tensor | None = None
         for operation in operations:
             change = operation.rescores(self.places, self.problem)
@@ -292,11 +293,3 @@ class EditedCall:
                 if counts:
                     operation.tally.add(number_of_queries(call, changed))
         return own if rows is None else attended_anew(edited, rows, own)
-
-
-def part_of(call: Problem, heads: list[int], path: str) -> Problem:
-    """Return the call of some heads, with the key heads and the values that they use; the call itself for all heads.
-
-    Raises WatchError, code `watch.heads`, for a head that it does not have.
-    """
-    return call if len(heads) == call.num_heads else of_heads(call, heads, path)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, TypedDict, Unpack, cast
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
 
 import torch
 from torch import nn
@@ -29,10 +29,10 @@ from clearhead.editing.layer_edit import Means
 from clearhead.editing.measuring import (
     Metric,
     Progress,
-    check_metric,
     measured,
     number_of,
     reporter,
+    until_interrupted,
 )
 from clearhead.errors import ArgumentError, EditError
 from clearhead.watching.finding import check_layers
@@ -67,7 +67,6 @@ class Effects(MeasuredRows[Effect]):
     Attributes:
         baseline: the metric of the run that is edited: of the model as it is, or of the corrupt inputs.
         clean: the metric of the clean inputs that heads are patched from; None for ablations.
-        runs: the number of requested effects; after Ctrl-C there are fewer rows.
 
     Example:
         >>> import torch, clearhead as ch
@@ -83,21 +82,9 @@ class Effects(MeasuredRows[Effect]):
     BY = "change"
     DIGITS = 4
 
-    def __init__(
-        self,
-        rows: Sequence[Effect],
-        baseline: float,
-        clean: float | None = None,
-        runs: int | None = None,
-    ) -> None:
-        """Store the rows; `runs` is the number of requested effects, None for that of the rows."""
+    def __init__(self, rows: Sequence[Effect], baseline: float, clean: float | None = None) -> None:
         super().__init__(rows)
         self.baseline, self.clean = baseline, clean
-        self.runs = len(rows) if runs is None else runs
-
-    def _with(self, rows: Sequence[Effect]) -> Self:
-        """Return a table of other rows, with the same baseline and clean metric; `runs` is the number of these rows."""
-        return type(self)(rows, self.baseline, self.clean)
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw layers × heads with matplotlib, the change as a colour, or the share that is restored.
@@ -112,14 +99,10 @@ class Effects(MeasuredRows[Effect]):
 
     @property
     def caption(self) -> str:
-        """A line with the metric that rows are compared with, and with that of the clean run, if there is one.
-
-        After an interrupt it says how many rows are done.
-        """
-        some = "" if len(self) >= self.runs else f"; interrupted, {len(self)} of {self.runs}"
+        """A line with the metric that rows are compared with, and with that of the clean run, if there is one."""
         if self.clean is None:
-            return f"metric as it is: {self.baseline:.4f}{some}"
-        return f"metric corrupt: {self.baseline:.4f}, clean: {self.clean:.4f}{some}"
+            return f"metric as it is: {self.baseline:.4f}"
+        return f"metric corrupt: {self.baseline:.4f}, clean: {self.clean:.4f}"
 
     def __repr__(self) -> str:
         wide = max((len(row.layer) for row in self._rows), default=0)
@@ -190,13 +173,13 @@ def effects(
         progress: True writes a line on a terminal, False nothing; or a function of the edits done and all edits.
 
     Returns:
-        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended
-        and cannot be edited. A head of a module that attends several times in a run, as where layers share it,
-        is edited in all of its calls at once, unless `by` is "call".
+        `Effects`, a row for each head; after Ctrl-C those that are done. An `EditWarning` lists what attended and
+        cannot be edited. A head of a module that attends several times in a run, as where layers share it, is edited in
+        all of its calls at once, unless `by` is "call".
 
     Raises:
         ArgumentTypeError: codes `edit.model`, `inputs.type`, `effects.progress`, `layers.list`, `approximate.type`,
-            `effects.heads`, `mean.type`, and `effects.metric`, for a metric that raises or makes no number.
+            `effects.heads`, `mean.type`, and `effects.metric`, for a metric that makes no number.
         ArgumentError: codes `by.value`, `patch.value`, `effects.ablate` for a mean next to corrupt inputs, and
             `effects.heads` for heads where `by` has none.
         EditError: codes `edit.layers`, `edit.heads`, `effects.none`, if nothing attends in a way that can be
@@ -219,7 +202,6 @@ def effects(
     patch = cast(Patch, side_of(str(patch)) or patch)
     check_choice("by", by, By)
     check_choice("patch", patch, Patch)
-    metric = check_metric(metric)
     done = reporter(progress)
     layers, mean = options.get("layers"), options.get("mean")
     approximate = options.get("approximate", False)
@@ -239,7 +221,8 @@ def effects(
     edited = clean if corrupt is None else corrupt
     with torch.no_grad(), followed(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
-        baseline = number_of(metric(called(model, edited)))
+        output = called(model, edited)
+    baseline = number_of(metric, output)
     named = None if wanted is None else {(*head_of(plain, *each[:2]), *each[2:]) for each in wanted}
     attended = {
         path: number
@@ -260,20 +243,24 @@ def effects(
         contexts = contexts_in(model, clean, list(attended), mean)
     elif corrupt is not None:
         with torch.no_grad(), followed(model):
-            whole = number_of(metric(called(model, clean)))
+            whole = number_of(metric, called(model, clean))
         contexts = patched_contexts(model, clean, corrupt, patch, list(attended))
-    runs = Runs(model, edited, metric, contexts)
+    runs = Runs(model, edited, output, cast(Metric, metric), contexts)
     places = [
         place
         for place in _places(runs, attended, by, plain.calls)
         if named is None or {place, place._replace(position=None, call=None)} & named
     ]
-    changes = _estimates(runs, places) if approximate else measured(runs, places, plain.sizes, done)
+    changes = (
+        _estimates(runs, places)
+        if approximate
+        else until_interrupted(measured(runs, places, plain.sizes), len(places), done)
+    )
     rows = [
         effect(place, number, baseline, whole)
         for place, number in zip(places, changes, strict=False)
     ]
-    return Effects(rows, baseline, whole, len(places))
+    return Effects(rows, baseline, whole)
 
 
 def _places(

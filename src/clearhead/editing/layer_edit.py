@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.checks import as_ints, check_head_numbers, check_number, check_tensor
-from clearhead._common.foreign_names import Answering, no_attribute
+from clearhead._common.checks import check_head_numbers, check_number, check_tensor
+from clearhead._common.foreign_names import Answering
 from clearhead._text import kind_of, shown
 from clearhead.editing.context_operations import Find, OfContext
 from clearhead.editing.edited_call import Hide, Patterns, Restrict, ScaleKeys
@@ -39,28 +40,13 @@ OTHER = (
 VECTOR = "a tensor (heads, value_head_dim) or (value_head_dim,)"
 
 
-class Called(Answering):
-    """Base of objects that have methods only; assigning an attribute raises."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Raise for an assignment of a public attribute, because it would change nothing; set a private one.
-
-        Raises:
-            NoAttributeError: code `attribute.name`.
-        """
-        if not name.startswith("_"):
-            way = "an assignment changes nothing; call a method such as edit[layer].heads[head].ablate()."
-            raise no_attribute(self, name, way)
-        super().__setattr__(name, value)
-
-
-class LayerEdit(Called):
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerEdit(Answering):
     """A layer of a model, or some of its heads, to edit: `edit[layer]`, `edit[layer].heads[3, 5]`."""
 
-    def __init__(
-        self, add: Add, heads: tuple[int, ...] | slice = slice(None), call: int | None = None
-    ) -> None:
-        self._add_operation, self._heads, self._call = add, heads, call
+    _add_operation: Add
+    _heads: tuple[int, ...] | slice = field(default_factory=lambda: slice(None))
+    _call: int | None = None
 
     @property
     def heads(self) -> "HeadPicker":
@@ -289,20 +275,30 @@ class LayerEdit(Called):
         self._add_operation(what, operation)
 
 
-class HeadPicker(Called):
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadPicker(Answering):
     """The heads of a layer, to be indexed."""
 
-    def __init__(self, add: Add, call: int | None = None) -> None:
-        self._add_operation, self._call = add, call
+    _add_operation: Add
+    _call: int | None = None
 
     def __getitem__(self, heads: int | slice | Sequence[int]) -> LayerEdit:
         """Return an edit of the indexed heads.
 
         Raises:
-            ArgumentTypeError: code `heads.type`, for what is no number of a head.
+            ArgumentTypeError: code `heads.type`, for what is no number of a head, or no slice of numbers.
             ArgumentError: code `heads.value`, for a number twice, and for none.
         """
-        return LayerEdit(self._add_operation, numbers_of(heads), self._call)
+        if isinstance(heads, slice):
+            try:
+                range(0)[heads]
+            except (TypeError, ValueError) as error:
+                raise ArgumentTypeError(
+                    "heads.type", f"heads must be whole numbers; got {shown(heads)}."
+                ) from error
+            return LayerEdit(self._add_operation, heads, self._call)
+        given = heads if isinstance(heads, Sequence) else [heads]
+        return LayerEdit(self._add_operation, check_head_numbers(given, from_end=True), self._call)
 
 
 def contexts_of(name: str, given: object, expected: str, dims: tuple[int, ...]) -> Find:
@@ -371,25 +367,3 @@ def _context_in(kept: Any, is_mean: bool) -> Contexts | None:
     else:
         return None
     return None if mean is None else Contexts(mean[None, :, None], 0, heads=numbers_of_heads(kept))
-
-
-def numbers_of(heads: object) -> tuple[int, ...] | slice:
-    """Return the numbers of heads as a tuple of distinct numbers; a slice is returned unchanged.
-
-    Raises ArgumentTypeError, code `heads.type`, for what is no number; ArgumentError, code `heads.value`, for none or
-    one twice.
-    """
-    if not isinstance(heads, slice):
-        given = heads if isinstance(heads, Sequence) else [heads]
-        return check_head_numbers(given, from_end=True)
-    start, step, stop = heads.start or 0, 1 if heads.step is None else heads.step, heads.stop
-    numbers = as_ints([start, step, 0 if stop is None else stop])
-    if numbers is None:
-        raise ArgumentTypeError("heads.type", f"heads must be whole numbers; got {shown(heads)}.")
-    # Which a number of heads cannot change, where both ends are counted from the same side.
-    one_side = stop is not None and (start < 0) == (stop < 0)
-    if step == 0 or (one_side and not range(start, numbers[2], step)):
-        raise ArgumentError(
-            "heads.value", f"heads must be different numbers, at least one; got {shown(heads)}."
-        )
-    return heads

@@ -28,7 +28,7 @@ from clearhead.editing.activation_patching import (
 from clearhead.editing.context_operations import HeadsAt, OfContext
 from clearhead.editing.edit import Edit, followed
 from clearhead.editing.effects import Effects, effect
-from clearhead.editing.measuring import Progress, check_metric, number_of, reporter
+from clearhead.editing.measuring import Metric, Progress, number_of, reporter, until_interrupted
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.projections import attention_at, projection_of
 from clearhead.watching.recording import of_heads
@@ -46,7 +46,7 @@ def paths(
     clean: object,
     corrupt: object,
     *,
-    metric: Callable[[Any], Tensor | float],
+    metric: Metric,
     sender: Heads | None = None,
     receivers: Receiver | Sequence[Receiver] | None = None,
     frozen: Frozen = "others",
@@ -96,25 +96,24 @@ def paths(
         4
     """
     check_choice("frozen", frozen, Frozen)
-    metric = check_metric(metric)
     done = reporter(progress)
+    wanted = check_heads("paths.sender", "sender", sender)
+    ends = _receivers(receivers)
     with torch.no_grad(), followed(model, strict=True) as plain:
-        wanted = check_heads("paths.sender", "sender", sender)
-        ends = _receivers(receivers)
-        baseline = number_of(metric(called(model, corrupt)))
+        baseline = number_of(metric, called(model, corrupt))
     plain.warn_of_missing(["*"], stacklevel=4)
     order = list(plain.attended)
-    numbers = {path: at for at, path in enumerate(order)}
+    places = {path: at for at, path in enumerate(order)}
     inputs = None if ends is None else _inputs_of(plain, ends)
-    last = len(order) if inputs is None else max(numbers[path] for path, _ in inputs)
+    last = len(order) if inputs is None else max(places[path] for path, _ in inputs)
     senders = (
         [(path, head) for path in order[:last] for head in range(plain.attended[path])]
         if wanted is None
         else [head_of(plain, *each[:2]) for each in wanted]
     )
-    first = min((numbers[path] for path, _ in senders), default=last)
-    late = [path for path, _ in senders if numbers[path] >= last]
-    early = [path for path, _ in inputs or () if numbers[path] <= first]
+    first = min((places[path] for path, _ in senders), default=last)
+    late = [path for path, _ in senders if places[path] >= last]
+    early = [path for path, _ in inputs or () if places[path] <= first]
     if late or early or not senders:
         wrong, ran = (", ".join(map(shown, each)) for each in (dict.fromkeys(late + early), order))
         raise EditError(
@@ -123,7 +122,7 @@ def paths(
             f"{wrong or 'no layer'} does not. They ran in this order: {ran}.",
         )
     with torch.no_grad(), followed(model):
-        whole = number_of(metric(called(model, clean)))
+        whole = number_of(metric, called(model, clean))
     outputs: Outputs = {}
     others = _other_parts(model, order) if frozen == "others" else []
     with _hooked(others, _recording_hook(outputs)):
@@ -132,18 +131,13 @@ def paths(
     for path in order:
         check_alike(path, patched.get(path, ()), own[path])
     runs = _Runs(model, corrupt, own, patched, outputs, inputs)
-    rows: list[Any] = []
-    try:
-        for path, head in senders:
-            done(len(rows), len(senders))
-            number = number_of(metric(runs.output(path, head)))
-            rows.append(effect(Patched(path, head), number, baseline, whole))
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-    else:
-        done(len(rows), len(senders))
-    return Effects(rows, baseline, whole, len(senders))
+    numbers = (number_of(metric, runs.output(path, head)) for path, head in senders)
+    found = until_interrupted(numbers, len(senders), done)
+    rows = [
+        effect(Patched(path, head), number, baseline, whole)
+        for (path, head), number in zip(senders, found, strict=False)
+    ]
+    return Effects(rows, baseline, whole)
 
 
 Inputs = dict[tuple[str, int], list[Input]]
@@ -305,7 +299,7 @@ def _recording_hook(outputs: Outputs) -> Callable[..., None]:
 
     def keep(module: nn.Module, args: object, output: Any) -> None:
         """Append a copy of the output under its module."""
-        outputs.setdefault(module, []).append(copies_of(output, 1, 0))
+        outputs.setdefault(module, []).append(copies_of(output))
 
     return keep
 
@@ -316,4 +310,4 @@ def _replaying_hook(outputs: Outputs) -> Callable[..., Any]:
     It raises StopIteration at a call more than were recorded.
     """
     calls = {module: iter(some) for module, some in outputs.items()}
-    return lambda module, args, output: copies_of(next(calls[module]), 1, 0)
+    return lambda module, args, output: copies_of(next(calls[module]))

@@ -103,35 +103,11 @@ def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
         rows: the queries that it changes, as `touched` returns them.
         own: the context of the model's own kernel, which all other queries keep, bit for bit.
     """
-    some = slice(0, call.query_len)
-    if call.readable:
-        places = rows.any(dim=0).any(dim=0).nonzero()
-        if not len(places):
-            return own
-        some = _if_small(call, slice(int(places[0]), int(places[-1]) + 1))
-    if some != slice(0, call.query_len):
-        visible, bias = call.visible(some), call.bias_block(some)
-        call = call.replace(
-            query=call.query[:, :, some],
-            mask=None if visible is None else dense(visible),
-            bias=None if bias is None else DenseBias(bias),
-            real_queries=None,
-        )
+    if call.readable and not bool(rows.any()):
+        return own
     with apart(call):
         new = run(call.replace(keys_finite=False))
-    new = torch.where(rows[:, :, some, None], new.to(own.dtype), own[:, :, some])
-    return torch.cat([own[:, :, : some.start], new, own[:, :, some.stop :]], dim=2)
-
-
-def _if_small(call: Problem, some: slice) -> slice:
-    """Return the slice of queries, or a slice of all.
-
-    All are taken where mask or bias of the slice would be too large as a tensor, and where ranks share the call.
-    """
-    leading = 1 if call.mask is None else call.mask.leading[0] * call.mask.leading[1]
-    leading = leading if call.bias is None else max(leading, call.num_heads)
-    is_large = (some.stop - some.start) * leading * call.kv_len > PORTION
-    return slice(0, call.query_len) if is_large or call.part is not None else some
+    return torch.where(rows[..., None], new.to(own.dtype), own)
 
 
 @contextmanager

@@ -4,8 +4,6 @@ After `register()` every model of transformers that looks its attention up by na
 kernels of this package: from when it is made, or later by `set_attn_implementation`.
 """
 
-import time
-import weakref
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -15,23 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from clearhead._common.lazy import importing
-from clearhead._common.torch_internals import private
-from clearhead._text import shown
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ModelError,
-    UnsupportedError,
-)
+from clearhead.errors import ModelError, UnsupportedError
 from clearhead.integrations.transformers_internals import (
     REMAPPED,
     check_when_made,
     classes_by_name,
     collects_attentions,
     keeps_to_own_code,
-    looks_attention_up,
     masking_utils,
     read_closure,
 )
@@ -42,16 +32,12 @@ from clearhead.masks.full import Full, full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.watching.finding import attending
 from clearhead.watching.hooks.described import NAME, Described
 from clearhead.watching.hooks.transformers_call import read_call
 
-PATIENCE = 5.0
-"""Seconds that a rank waits once for the others to tell where their first text begins."""
 
-
-def register(name: str = NAME) -> None:
-    """Make clearhead an attention implementation of transformers, by this name.
+def register() -> None:
+    """Make clearhead an attention implementation of transformers, by the name "clearhead".
 
     Models then run on `attend`, which picks the kernel, with all that they ask of it: grouped heads,
     windows, softcap, sinks, the relative positions of T5, dropout while they train, KV caches. Masks
@@ -61,19 +47,12 @@ def register(name: str = NAME) -> None:
 
     A padded query that may attend to nothing gets zeros. In a process group tokens whose positions begin
     in the middle of a text, with no cache before them, are refused (code `model.positions`): ranks that
-    share a text would each attend to their own tokens. At its first call a rank waits up to 5 seconds for what
-    the others have. Arguments of a model to its attention that clearhead does not know are refused by name, and
-    so is a model of a type with code of attention of its own (code `model.ignores-interface`), when it is made.
-
-    Args:
-        name: an identifier without `flash` in it, that transformers has not taken.
+    share a text would each attend to their own tokens. Arguments of a model to its attention that clearhead does not
+    know are refused by name, and so is a model of a type with code of attention of its own (code
+    `model.ignores-interface`), when it is made.
 
     Raises:
         MissingExtraError: if transformers is not installed.
-        ModelError: code `model.interface`, for a transformers without attention by name (before
-            4.53).
-        ArgumentTypeError: code `register.type`, for a name that is no string.
-        ArgumentError: code `register.name`, for any other name.
 
     Example:
         >>> import torch, transformers
@@ -87,36 +66,11 @@ def register(name: str = NAME) -> None:
         >>> output.attentions[0]
         AttentionMatrix [batch=1, num_heads=2, query_len=7, kv_len=7] mask=causal()
     """
-    if not isinstance(name, str):
-        raise ArgumentTypeError(
-            "register.type", f"name must be a string; got {type(name).__name__}."
-        )
     with importing("transformers", extra="models", purpose="running a model of transformers"):
         import transformers
-    interface: Any = getattr(transformers, "AttentionInterface", None)
-    masks: Any = getattr(transformers, "AttentionMaskInterface", None)
-    if interface is None or masks is None:
-        raise ModelError(
-            "model.interface",
-            "attention by name needs transformers 4.53 or later; this is "
-            f"{transformers.__version__}.",
-        )
-    functions = dict(interface())
-    free = functions.get(name, _attention) is _attention
-    # transformers reads slashes, bars and the word flash in a name as kinds of kernels.
-    if not name.isidentifier() or "flash" in name or name == "eager" or not free:
-        raise ArgumentError(
-            "register.name",
-            "name must be an identifier without flash in it, and not one that transformers has, "
-            f"{', '.join(['eager', *functions])}; got {shown(name)}.",
-        )
-    interface.register(name, _attention)
-    masks.register(name, _mask)
-    _names.add(name)
+    transformers.AttentionInterface.register(NAME, _attention)
+    transformers.AttentionMaskInterface.register(NAME, _mask)
     check_when_made(_check_kind)
-
-
-_names: set[object] = set()
 
 
 def _check_kind(kind: type[Any], name: object) -> None:
@@ -124,7 +78,7 @@ def _check_kind(kind: type[Any], name: object) -> None:
 
     Names that are not ours are not looked at.
     """
-    if name not in _names:
+    if name != NAME:
         return
     table = classes_by_name(kind)
     if table is not None or keeps_to_own_code(kind, nn.Module):
@@ -133,50 +87,6 @@ def _check_kind(kind: type[Any], name: object) -> None:
             "model.ignores-interface",
             f'{kind.__name__} cannot be made with attn_implementation="{name}": {reason}. Without '
             "it the model runs as it is, and watch reads what it can.",
-        )
-
-
-def check_model(model: nn.Module) -> None:
-    """Check that a model runs on clearhead, and does not only accept the name.
-
-    Some models of transformers keep to their own code of attention and never look another up.
-    `set_attn_implementation` only logs that.
-
-    Raises:
-        ArgumentTypeError: code `model.type`, for something that is not a module.
-        ModelError: code `model.ignores-interface`, with the paths of the modules that attend by
-            code of their own; `model.no-attention`, if no module attends.
-
-    Example:
-        >>> import transformers
-        >>> from clearhead.integrations import attention
-        >>> sizes = {"vocab_size": 50, "hidden_size": 16, "n_layer": 2, "n_head": 2}
-        >>> model = transformers.BloomModel(transformers.BloomConfig(**sizes))
-        >>> attention.check_model(model)
-        Traceback (most recent call last):
-        ...
-        clearhead.errors.ModelError: [model.ignores-interface] BloomModel attends by code of its own, ...
-    """
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(
-            "model.type", f"model must be a torch.nn.Module; got {type(model).__name__}."
-        )
-    name = type(model).__name__
-    kinds = {path: type(module) for path, module in attending(model).items()}
-    if not kinds:
-        raise ModelError(
-            "model.no-attention",
-            f"model must have modules that attend; none in {name} has Attention in the name of "
-            "its class.",
-        )
-    own = {path: kind for path, kind in kinds.items() if not looks_attention_up(kind, nn.Module)}
-    if own:
-        first = ", ".join(list(own)[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
-        classes = ", ".join(dict.fromkeys(kind.__name__ for kind in own.values()))
-        raise ModelError(
-            "model.ignores-interface",
-            f"{name} attends by code of its own, whatever its attn_implementation says: {first} "
-            f"({classes}).",
         )
 
 
@@ -211,7 +121,7 @@ def _attention(
 
 
 def _check_beginning(mask: Described, positions: Tensor | None) -> None:
-    """Raise UnsupportedError if the tokens of this rank, or of one that says so, may not begin their text.
+    """Raise UnsupportedError if the tokens of this rank may not begin their text.
 
     Where keys are only those of the call, and no row has the first token of a text, which some count from 1, another
     rank may hold it: attention to this rank's tokens alone would be another one. Packed documents and padding have it.
@@ -231,39 +141,15 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     # Padding alone may be ones.
     from_one = ones.any(dim=1) & ((positions == 2).any(dim=1) | ones.all(dim=1))
     elsewhere = (lowest > 0) & ~from_one
-    begins = _reported_by_ranks(int(lowest[elsewhere][0]) if bool(elsewhere.any()) else 0)
-    if begins:
+    if bool(elsewhere.any()):
         raise UnsupportedError(
             "model.positions",
-            f"position_ids of rank {begins[0]} begin at {begins[1]} with no cache before them: of a text that "
-            "ranks share, this model would attend to the tokens of each rank alone. Give each rank whole "
-            "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
-            'with another attn_implementation, such as "sdpa".',
+            f"position_ids of rank {dist.get_rank()} begin at {int(lowest[elsewhere][0])} with no cache before them: "
+            "of a text that ranks share, this model would attend to the tokens of each rank alone. Give each rank "
+            "whole texts; a model of clearhead's layers takes across=. Texts of your own that begin later go with "
+            'another attn_implementation, such as "sdpa".',
         )
     mask.has_beginning = True
-
-
-_told: weakref.ref[Any] | None = None
-"""The store of the process group that this rank has told where its first text begins."""
-
-
-@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
-def _reported_by_ranks(place: int) -> tuple[int, int] | None:
-    """Return a rank whose text begins in the middle, and the position; None if no rank reports one (`place` of 0).
-
-    At its first call a rank reads, for at most 5 s, what the others stored; later it knows of itself alone.
-    """
-    global _told
-    rank, store = dist.get_rank(), private("distributed.distributed_c10d._get_default_store")()
-    begins = {rank: place}
-    if _told is None or _told() is not store:
-        _told, end = weakref.ref(store), time.monotonic() + PATIENCE
-        keys = {each: f"clearhead/begins/{each}" for each in range(dist.get_world_size())}
-        store.set(keys.pop(rank), str(place))
-        while not (place or store.check([*keys.values()])) and time.monotonic() < end:
-            time.sleep(0.01)  # a rank that does not run never tells
-        begins |= {each: int(store.get(key)) for each, key in keys.items() if store.check([key])}
-    return next((each for each in begins.items() if each[1]), None)
 
 
 # A compiled graph cannot hold such an object: it is made between two graphs.

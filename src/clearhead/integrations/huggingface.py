@@ -6,36 +6,16 @@ Only weights in safetensors are loaded, and no code that comes with a model is r
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 from torch import nn
 
 from clearhead._common.lazy import importing, sample
 from clearhead._text import shown
 from clearhead.errors import ModelError
-from clearhead.integrations.image_models import ImageModel, ImageReading, PicturedModel
+from clearhead.integrations.image_models import ImageModel, PicturedModel
 from clearhead.integrations.packaged_encoder import read_encoder
-from clearhead.integrations.text_models import (
-    LongReading,
-    TextModel,
-    TextReading,
-    brief,
-    quiet,
-    readable_tokens,
-)
-
-__all__ = [
-    "PACKAGED",
-    "ImageModel",
-    "ImageReading",
-    "LongReading",
-    "PicturedModel",
-    "TextModel",
-    "TextReading",
-    "load",
-    "load_for_pictures",
-    "readable_tokens",
-]
+from clearhead.integrations.text_models import TextModel, brief, quiet
 
 PACKAGED = "all-MiniLM-L6-v2"
 """The small sentence encoder that is the sample `minilm` (Wang et al., 2020,
@@ -86,17 +66,22 @@ def load(name: str | None = None, *, logits: bool = False, progress: bool = Fals
         return TextModel(PACKAGED, encoder, words, False, longest)
     where, called, options, model = _loaded(name, logits=logits, progress=progress)
     # Of a folder without one, transformers makes a tokenizer that knows no word.
-    if _is_bare(Path(where)):
-        raise _no_tokenizer(called)
-    with (
-        quiet(progress=progress),
-        _translated(called, missing="model.no-tokenizer", broken="model.no-tokenizer"),
-    ):
-        from transformers import AutoTokenizer
+    tokenizer: Any = None
+    if not _is_bare(Path(where)):
+        with (
+            quiet(progress=progress),
+            _translated(called, missing="model.no-tokenizer", broken="model.no-tokenizer"),
+        ):
+            from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(where, **options)
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise _no_tokenizer(called)
+            tokenizer = AutoTokenizer.from_pretrained(where, **options)
+    if tokenizer is None or len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ModelError(
+            "model.no-tokenizer",
+            f"there is no tokenizer with {called}. Save the model's tokenizer in the same folder, "
+            f"tokenizer.save_pretrained({shown(called)}), or watch the model while it reads ids: "
+            "clearhead.watch(model).",
+        )
     encoder_only = bool(getattr(model.config, "is_encoder_decoder", False))
     reader = model.get_encoder() if encoder_only else model
     return TextModel(
@@ -104,22 +89,8 @@ def load(name: str | None = None, *, logits: bool = False, progress: bool = Fals
     )
 
 
-@overload
-def load_for_pictures(
-    name: str, *, text: Literal[False] = False, progress: bool = False
-) -> ImageModel: ...
-
-
-@overload
-def load_for_pictures(
-    name: str, *, text: Literal[True], progress: bool = False
-) -> PicturedModel: ...
-
-
-def load_for_pictures(
-    name: str, *, text: bool = False, progress: bool = False
-) -> ImageModel | PicturedModel:
-    """Load a model of transformers that reads pictures with its processor, by its name or from a folder.
+def load_for_pictures(name: str, *, text: bool = False, progress: bool = False) -> Any:
+    """Load an `ImageModel` of transformers with its processor, by its name or from a folder.
 
     Of a model that reads text as well, such as CLIP, it is the part that reads pictures.
 
@@ -175,36 +146,35 @@ def _loaded(
     source, called = (_packaged(), PACKAGED) if name is None else (name, name)
     local = Path(source).expanduser()
     is_local = local.exists()
-    if not source or (not is_local and _looks_like_a_path(source)):
-        raise ModelError("model.not-found", f"there is no folder {shown(source)}.")
-    if is_local and not (local / "config.json").is_file():
+    # An empty name would be the current folder.
+    if not source or (is_local and not (local / "config.json").is_file()):
         raise ModelError(
             "model.not-found",
-            f"{source} must be a folder with config.json, model.safetensors and a tokenizer; there "
+            f"{shown(source)} must be a folder with config.json, model.safetensors and a tokenizer; there "
             "is no config.json in it.",
         )
     where = str(local) if is_local else source
     options: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": False}
     missing = "model.unreadable" if is_local else "model.not-found"
     with quiet(progress=progress), _translated(called, missing=missing, broken="model.unreadable"):
-        loads: Any = transformers.AutoModel
+        kind: Any = transformers.AutoModel
         if logits:
             config = transformers.AutoConfig.from_pretrained(where, **options)
             known = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
             # Of an encoder and a decoder it is the encoder that reads.
-            if not known or config.is_encoder_decoder:
-                raise _no_logits(called)
-            loads = transformers.AutoModelForCausalLM
-        model, report = loads.from_pretrained(
-            where,
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
+            if known and not config.is_encoder_decoder:
+                kind = transformers.AutoModelForCausalLM
+        model, report = kind.from_pretrained(
+            where, use_safetensors=True, output_loading_info=True, **options
         )
-    if logits:
-        own = f"{model.base_model_prefix}."
-        if any(not key.startswith(own) for key in report["missing_keys"]):
-            raise _no_logits(called)
+    own = f"{model.base_model_prefix}."
+    added = [key for key in report["missing_keys"] if not key.startswith(own)]
+    if logits and (added or kind is transformers.AutoModel):
+        raise ModelError(
+            "model.logits",
+            f"{called} must make logits of the next token from what it reads, as smollm2 does; there are no weights "
+            "for that in it.",
+        )
     _check_complete(called, report)
     return where, called, options, model
 
@@ -217,33 +187,9 @@ def _is_bare(folder: Path) -> bool:
     )
 
 
-def _no_tokenizer(name: str) -> ModelError:
-    """Return the ModelError, code `model.no-tokenizer`, for a model without a tokenizer."""
-    return ModelError(
-        "model.no-tokenizer",
-        f"there is no tokenizer with {name}. Save the model's tokenizer in the same folder, "
-        f"tokenizer.save_pretrained({shown(name)}), or watch the model while it reads ids: "
-        "clearhead.watch(model).",
-    )
-
-
-def _no_logits(name: str) -> ModelError:
-    """Return the ModelError, code `model.logits`, for a model that has no logits of the next token."""
-    return ModelError(
-        "model.logits",
-        f"{name} must make logits of the next token from what it reads, as smollm2 does; there are no weights for "
-        "that in it.",
-    )
-
-
 def _packaged() -> str:
     """Return the folder of the sample MiniLM's weights; MissingExtraError if it is not installed."""
     return str(sample("models").SAMPLES["minilm"].weights())
-
-
-def _looks_like_a_path(name: str) -> bool:
-    """Return True for a name that cannot be on the hub, where it is `model` or `owner/model`."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
 
 
 def _check_complete(name: str, report: dict[str, Any]) -> None:

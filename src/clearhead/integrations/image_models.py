@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,39 +12,10 @@ from clearhead._common.checks import as_int
 from clearhead._common.lazy import importing
 from clearhead._text import patch_names, shown
 from clearhead.errors import ModelError, WatchError
-from clearhead.integrations.text_models import TextReading, brief, calls_of, readable_tokens
+from clearhead.integrations.text_models import Reading, brief, calls_of, readable_tokens
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
-
-
-class ImageReading(NamedTuple):
-    """The patches of a picture and the attention over them.
-
-    Attributes:
-        pixels: (3, height, width), from 0 to 1: the part of the picture that the model saw, as large as it did.
-        grid: rows and columns of patches.
-        skip: tokens before the first patch, such as [CLS].
-        tokens: a name for each token: those that are skipped, then each patch by its row and column.
-        special: for each token True if it is no patch.
-        layers: the path of the module that attended, in order; one that attended twice stands twice.
-        matrices: what each of them attended to: [batch=1, num_heads, tokens, tokens].
-        seen: the same by the paths of the modules, which can be saved.
-    """
-
-    pixels: Tensor
-    grid: tuple[int, int]
-    skip: int
-    tokens: tuple[str, ...]
-    special: tuple[bool, ...]
-    layers: tuple[str, ...]
-    matrices: tuple[AttentionMatrix, ...]
-    seen: Seen[AttentionMatrix]
-
-    @property
-    def page(self) -> dict[str, Any]:
-        """The options of a page of the picture, as `Seen.to_html` takes them."""
-        return {"images": self.pixels, "grid": self.grid, "skip": self.skip}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +34,7 @@ class ImageModel:
     processor: Any
     part: bool
 
-    def read(self, file: Path) -> ImageReading:
+    def read(self, file: Path) -> Reading:
         """Run the model on a picture, and return its patches and its attention.
 
         The grid follows from the size of the patches in the model's configuration. That tokens are its
@@ -99,15 +70,14 @@ class ImageModel:
                 f"pixels, row by row; {first} of {self.name} has {length} tokens, of which the first and the "
                 f"last patch change {shown(found)}.",
             )
-        return ImageReading(
-            _unprocessed(pixels[0], self.processor),
-            (rows, columns),
-            skip,
+        image = _unprocessed(pixels[0], self.processor)
+        return Reading(
             tuple(patch_names((rows, columns), skip)),
             tuple(place < skip for place in range(length)),
             tuple(name for name, _ in calls),
             tuple(matrix for _, matrix in calls),
             seen,
+            {"images": image, "grid": (rows, columns), "skip": skip},
         )
 
     def _pixels(self, picture: Any) -> Tensor:
@@ -151,7 +121,7 @@ class PicturedModel:
     model: nn.Module
     processor: Any
 
-    def read(self, file: Path, text: str) -> TextReading:
+    def read(self, file: Path, text: str) -> Reading:
         """Run the model on a picture and a text, and return its tokens and its attention.
 
         A text without the processor's `image_token` is a question about the picture, which precedes it, in the
@@ -176,9 +146,12 @@ class PicturedModel:
         inputs = processor(images=[picture], text=[text], return_tensors="pt")
         seen = _watched(self.name, self.model, inputs)
         ids = inputs["input_ids"][0].tolist()
-        every, length = calls_of(seen), len(ids)
-        calls = [each for each in every if each[1].shape[2:] == (length, length)]
-        special = frozenset(tokenizer.all_special_ids)
+        length, special = len(ids), frozenset(tokenizer.all_special_ids)
+        model: Any = self.model
+        parts = set(model.get_decoder().modules())
+        inside = {path for path, each in model.named_modules() if each in parts}
+        every = calls_of(seen)
+        calls = [each for each in every if each[0] in inside and each[1].shape[2:] == (length,) * 2]
         tokens = readable_tokens(tokenizer, ids)
         placeholder = readable_tokens(tokenizer, [processor.image_token_id])[0]
         images, grid, skip = [picture], inputs.get("image_grid_thw"), None
@@ -189,16 +162,17 @@ class PicturedModel:
             side = math.isqrt(tokens.count(placeholder) // len(images))
             grid = (side, side)
             # The tower has patches row by row, a square of them or one for each in the text, after the first few.
-            towers = (each.kv_len for _, each in every if each.batch == len(images))
-            skip = next((keys % side**2 for keys in towers if keys != length), None)
-        page = {"tokens": tokens, "images": images, "image_token": placeholder, "grid": grid}
-        return TextReading(
+            towers = (call for path, call in every if path not in inside)
+            skips = (each.kv_len % side**2 for each in towers if each.batch == len(images))
+            skip = next(skips, None)
+        page = {"tokens": tokens, "images": images, "image_token": placeholder}
+        return Reading(
             tokens,
             tuple(each in special for each in ids),
             tuple(name for name, _ in calls),
             tuple(matrix for _, matrix in calls),
             seen,
-            page | {"skip": skip},
+            page | {"grid": grid, "skip": skip},
         )
 
 

@@ -1,6 +1,7 @@
 """The packaged MiniLM in layers of this library, read without transformers, whose import takes seconds."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +39,7 @@ class SentenceEncoder(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         width, inner = config["hidden_size"], config["intermediate_size"]
-
-        def norm() -> nn.LayerNorm:
-            """Return a new norm of the model's width."""
-            return nn.LayerNorm(width, config["layer_norm_eps"])
+        norm = partial(nn.LayerNorm, width, config["layer_norm_eps"])
 
         def table(size: str) -> nn.Embedding:
             """Return a new embedding, without values, with `config[size]` rows."""

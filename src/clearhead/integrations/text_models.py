@@ -2,19 +2,18 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from glob import escape
-from logging import ERROR, getLogger
+from itertools import count
+from logging import WARNING, disable, root
 from operator import methodcaller
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 
-from clearhead._text import shown
+from clearhead._text import bounded, shown
 from clearhead.errors import ArgumentTypeError, ModelError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
@@ -24,22 +23,23 @@ from clearhead.watching.seen import Seen
 from clearhead.watching.watch import watch
 from clearhead.watching.watcher import Watch
 
-MOST_OF_MESSAGE = 300
-
 Progress = Callable[[str, float], None]
 """Called with the name of a task, and the share of it that is done."""
 
 
-class TextReading(NamedTuple):
-    """The tokens and the attention matrices of a text.
+class Reading(NamedTuple):
+    """The tokens and the attention matrices of a text, a picture, or both.
 
     Attributes:
-        tokens: as a person reads them: " the" for a byte-level "Ġthe"; "##ing" stays.
-        special: for each token True if it is one of the tokenizer's own, such as [CLS].
+        tokens: as a person reads them: " the" for a byte-level "Ġthe"; "##ing" stays. Of a picture alone, a name for
+            each token before the patches, then each patch by its row and column.
+        special: for each token True if it is one of the tokenizer's own, such as [CLS], or no patch of a picture.
         layers: the path of the module that attended, in order; one that attended twice stands twice.
         matrices: what each of them attended to: [batch=1, num_heads, tokens, tokens].
         seen: the same by the paths of the modules, which can be saved.
-        page: of a text with pictures in it, the options of a page, as `Seen.to_html` takes them; else None.
+        page: with pictures, the options of a page, as `Seen.to_html` takes them: `images`, each (3, height, width) from
+            0 to 1, the part that the model saw; `grid`, rows and columns of patches; `skip`, tokens before the first
+            patch. None for a text alone.
     """
 
     tokens: tuple[str, ...]
@@ -90,15 +90,15 @@ class TextModel:
     encoder_only: bool
     max_tokens: int | None
 
-    def read(self, text: str) -> TextReading:
+    def read(self, text: str) -> Reading:
         """Run the model on a text, and return its tokens and its attention.
 
         Raises:
             ArgumentTypeError: code `text.type`, for what is no string.
             ModelError: codes `model.no-text`, for an empty text; `model.text`, for one that is no
                 Unicode; `model.too-long`, for more tokens than the model has places for;
-                `model.vocabulary`, for a tokenizer of another model; `model.shape`, if it attends
-                to something else than the tokens; `model.unreadable`, if it takes other input.
+                `model.shape`, if it attends to something else than the tokens; `model.unreadable`, if it takes
+                other input, or has another tokenizer.
             WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
         ids = self._ids(text)
@@ -108,7 +108,7 @@ class TextModel:
         for name, matrix in calls:
             self._check_shape(name, matrix, tuple(matrix.shape), len(ids))
         special = frozenset(self.tokenizer.all_special_ids)
-        return TextReading(
+        return Reading(
             readable_tokens(self.tokenizer, ids),
             tuple(each in special for each in ids),
             tuple(name for name, _ in calls),
@@ -172,7 +172,14 @@ class TextModel:
         else:
             one = None if head is None else [head]
             watching = watch(self.model, layers=escape(paths[layer]), heads=one)
-        with watching as seen, _steps(self.model, paths, partial(progress, "reading")):
+        with ExitStack() as stack:
+            done = count(1)
+            for path in dict.fromkeys(paths):
+                hook = self.model.get_submodule(path).register_forward_hook(
+                    lambda *_: progress("reading", next(done) / len(paths))
+                )
+                stack.callback(hook.remove)
+            seen = stack.enter_context(watching)
             self._run(ids)
         if layer is None:
             summaries = dict(enumerate(each for _, each in calls_of(seen)))
@@ -203,7 +210,7 @@ class TextModel:
         try:
             with torch.no_grad():
                 self.model(input_ids=torch.tensor([ids]), attention_mask=mask)
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise ModelError(
                 "model.unreadable", f"{self.name} could not read a text alone: {brief(error)}"
             ) from error
@@ -220,8 +227,8 @@ class TextModel:
     def _ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, special ones included.
 
-        Raises ArgumentTypeError for no string, and ModelError for an empty or too long text, one that is no Unicode,
-        and ids that the model does not know; the codes are those of `read`.
+        Raises ArgumentTypeError for no string, and ModelError for an empty or too long text, or one that is no Unicode;
+        the codes are those of `read`.
         """
         if not isinstance(text, str):
             raise ArgumentTypeError(
@@ -245,41 +252,12 @@ class TextModel:
                 f"the text must have {self.max_tokens} tokens at most, which is what {self.name} "
                 f"can read; it has {len(ids)}.",
             )
-        known = _vocabulary(self.model)
-        if known is not None and max(ids) >= known:
-            raise ModelError(
-                "model.vocabulary",
-                f"{self.name} knows {known} tokens, and its tokenizer gave number {max(ids)}; it "
-                "is the tokenizer of another model.",
-            )
         return ids
 
 
 def calls_of(seen: Seen[Any]) -> list[tuple[str, Any]]:
     """Return every call with the path of its module, in order."""
     return [(name, each) for name in seen for each in seen.calls(name)]
-
-
-@contextmanager
-def _steps(
-    model: nn.Module, paths: Sequence[str], progress: Callable[[float], None]
-) -> Iterator[None]:
-    """Call `progress` with the share of `paths` whose modules have run, while the block runs; by a global hook."""
-    ends = {id(model.get_submodule(path)) for path in paths}
-    done = 0
-
-    def step(module: nn.Module, inputs: object, output: object) -> None:
-        """Count a call of one of the modules and report the share; no-op for other modules."""
-        nonlocal done
-        if id(module) in ends:
-            done += 1
-            progress(done / len(paths))
-
-    hook = register_module_forward_hook(step)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:
@@ -315,7 +293,7 @@ def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
     Example:
         >>> from clearhead.integrations import huggingface
         >>> tokenizer = huggingface.load().tokenizer
-        >>> huggingface.readable_tokens(tokenizer, tokenizer("unseeable")["input_ids"])
+        >>> readable_tokens(tokenizer, tokenizer("unseeable")["input_ids"])
         ('[CLS]', 'un', '##see', '##able', '[SEP]')
     """
     tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
@@ -335,66 +313,31 @@ def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
 
 def _from_bytes(token: str) -> str:
     r"""Return the text of a byte-level BPE token, with `\x…` for incomplete UTF-8; any other token as it is."""
-    letters = _byte_letters()
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
     if any(letter not in letters for letter in token):
         return token
     return bytes(letters[letter] for letter in token).decode(errors="backslashreplace")
 
 
-def _byte_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level token represents.
-
-    Printable bytes are themselves. The others are, in order, the letters from U+0100 on (Radford et al., 2019).
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
-    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
-
-
-def _vocabulary(model: Any) -> int | None:
-    """Return the number of tokens in the input embedding of a model; None if it is no nn.Embedding or not known."""
-    try:
-        table = model.get_input_embeddings()
-    except NotImplementedError:
-        return None
-    return table.num_embeddings if isinstance(table, nn.Embedding) else None
-
-
-# Models of transformers import torchao, where it is installed.
-IMPORTED = ("torchao", "torch.utils._pytree")
-
-
 @contextmanager
 def quiet(*, progress: bool) -> Iterator[None]:
-    """Silence the logs of an imported transformers in the block, and, unless `progress`, its bars and the hub's log."""
-    if sys.modules.get("transformers") is None:
-        yield
-        return
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
-
-    verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    others = {each: each.level for each in map(getLogger, IMPORTED)}
-    for each, level in others.items():
-        each.setLevel(max(level, ERROR))
-    logging.set_verbosity_error()
-    if not progress:
-        hub_logging.set_verbosity_error()
-        logging.disable_progress_bar()
+    """Disable logs below errors in the block, and, unless `progress`, the progress bars of transformers."""
+    transformers: Any = sys.modules.get("transformers")
+    before = root.manager.disable
+    bars = transformers and not progress and transformers.utils.logging.is_progress_bar_enabled()
+    disable(max(before, WARNING))
+    if bars:
+        transformers.utils.logging.disable_progress_bar()
     try:
         yield
     finally:
-        for each, level in others.items():
-            each.setLevel(level)
-        logging.set_verbosity(verbosity)
-        hub_logging.set_verbosity(hub_verbosity)
-        if bars and not progress:
-            logging.enable_progress_bar()
+        disable(before)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
 
 
 def brief(error: Exception) -> str:
     """Return another library's message on one line, cut to 300 letters; the type of the error if it has none."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= MOST_OF_MESSAGE else text[:MOST_OF_MESSAGE] + "…"
+    return bounded(" ".join(str(error).split()) or type(error).__name__, 300)

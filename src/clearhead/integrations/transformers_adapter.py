@@ -246,19 +246,13 @@ def run_alone(module: nn.Module, x: Tensor) -> Tensor:
     config: Any = getattr(module, "config", None)
     if config is not None:
         config._attn_implementation = "eager"
-    words = dict(list(inspect.signature(type(module).forward).parameters.items())[1:])
+    parameters = list(inspect.signature(type(module).forward).parameters.items())[1:]
+    words = {name: each for name, each in parameters if each.kind is not each.VAR_KEYWORD}
     own = ("position_bias",) if hasattr(module, "has_relative_attention_bias") else ()
-    handed = [
-        name
-        for name, each in words.items()
-        if name not in (*ALONE, *own) and each.kind is not each.VAR_KEYWORD
-    ]
-    if handed:
+    if handed := [name for name in words if name not in (*ALONE, *own)]:
         raise TypeError(f"its model hands it {', '.join(handed)}")
     given: dict[str, Any] = {
-        name: None
-        for name, each in words.items()
-        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+        name: None for name, each in words.items() if each.default is each.empty
     }
     given["hidden_states"] = x
     if getattr(module, "is_cross_attention", False):  # of GPT-2, which then has no keys for x
@@ -280,10 +274,10 @@ def _positions_of(module: nn.Module, x: Tensor) -> Any:
             words = inspect.signature(kind.forward).parameters
             if "position_ids" in words:
                 places = torch.arange(x.shape[1]).expand(len(x), -1)
-                kinds: dict[str, str] = {}
-                if "layer_type" in words:
-                    kinds["layer_type"] = module_.config.layer_types[module_.layer_idx]
-                return kind(config=module_.config)(x, places, **kinds)
+                if "layer_type" not in words:
+                    return kind(config=module_.config)(x, places)
+                layer_type = module_.config.layer_types[module_.layer_idx]
+                return kind(config=module_.config)(x, places, layer_type=layer_type)
     raise TypeError("its model makes its positions in a way of its own")
 
 

@@ -101,12 +101,12 @@ def keeps_to_own_code(kind: type[Any], base: type[Any]) -> bool:
 def check_when_made(check: Callable[[type[Any], object], None]) -> None:
     """Have `check` called with class and implementation of each model of transformers before it is made, for good.
 
-    Only the first call has an effect, and none before transformers 4.54.
+    Only the first call has an effect.
     """
     from transformers import PreTrainedModel
 
-    original: Any = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
-    if original is None or hasattr(original, "checked"):  # before transformers 4.54, or done
+    original: Any = PreTrainedModel.get_correct_attn_implementation
+    if hasattr(original, "checked"):
         return
 
     @wraps(original)

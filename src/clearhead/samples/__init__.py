@@ -4,26 +4,6 @@
 from the index, so nothing else of clearhead needs one.
 """
 
-from clearhead.samples.models import (
-    SAMPLES,
-    Sample,
-    SamplePackage,
-    dinov2,
-    install,
-    minilm,
-    rxnmapper,
-    smollm2,
-    whisper,
-)
+from clearhead._common import lazy
 
-__all__ = [
-    "SAMPLES",
-    "Sample",
-    "SamplePackage",
-    "dinov2",
-    "install",
-    "minilm",
-    "rxnmapper",
-    "smollm2",
-    "whisper",
-]
+__getattr__, __dir__, __all__ = lazy.attach(__name__, __file__)

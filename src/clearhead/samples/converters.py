@@ -1,7 +1,7 @@
 """Converters from the files in sample packages to folders that transformers loads, with safetensors weights."""
 
+import io
 import json
-import math
 import re
 import struct
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.lazy import importing
-from clearhead._text import shown
+from clearhead._text import raised_words
 from clearhead.errors import FileError, missing_extra
 
 SMILES = r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
@@ -47,15 +47,8 @@ FUSED = {
 
 LAYER = r"encoder/layer_\d+/ffn/linear_0/bias"
 CTRANSLATE2 = 6
-CTRANSLATE2_DTYPES = (
-    torch.float32,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.float16,
-    torch.bfloat16,
-)
-"""By their numbers in the format."""
+DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
+"""By their numbers in the format of CTranslate2."""
 
 
 def convert_smollm2(source: Path, target: Path) -> None:
@@ -134,7 +127,23 @@ def convert_whisper(source: Path, target: Path) -> None:
         if tensor.ndim > 0 and name != "decoder/projection/weight":
             state |= _named_as_whisper(name, tensor)
     _write(state, config, target)
-    _generation_of_whisper(folder).save_pretrained(target)
+    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    generation = transformers.GenerationConfig(
+        alignment_heads=written["alignment_heads"],
+        suppress_tokens=written["suppress_ids"],
+        begin_suppress_tokens=written["suppress_ids_begin"],
+        is_multilingual=False,
+        max_length=448,
+        pad_token_id=50256,
+        eos_token_id=50256,
+        bos_token_id=50257,
+        decoder_start_token_id=50257,
+        prev_sot_token_id=50360,
+        no_timestamps_token_id=50362,
+        max_initial_timestamp_index=50,
+        return_timestamps=False,
+    )
+    generation.save_pretrained(target)
     tokenizer = transformers.WhisperTokenizer.from_pretrained(folder, local_files_only=True)
     features = transformers.WhisperFeatureExtractor()
     transformers.WhisperProcessor(features, tokenizer).save_pretrained(target)
@@ -159,28 +168,6 @@ def _named_as_whisper(name: str, tensor: Tensor) -> dict[str, Tensor]:
                 if (part, kind) != ("k", "bias")
             }
     return {f"model.{name}": tensor}
-
-
-def _generation_of_whisper(folder: Path) -> Any:
-    """Return transformers' GenerationConfig for Whisper, made from config.json of the CTranslate2 model in `folder`."""
-    import transformers
-
-    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return transformers.GenerationConfig(
-        alignment_heads=written["alignment_heads"],
-        suppress_tokens=written["suppress_ids"],
-        begin_suppress_tokens=written["suppress_ids_begin"],
-        is_multilingual=False,
-        max_length=448,
-        pad_token_id=50256,
-        eos_token_id=50256,
-        bos_token_id=50257,
-        decoder_start_token_id=50257,
-        prev_sot_token_id=50360,
-        no_timestamps_token_id=50362,
-        max_initial_timestamp_index=50,
-        return_timestamps=False,
-    )
 
 
 def convert_dinov2(source: Path, target: Path) -> None:
@@ -247,79 +234,53 @@ def _write(state: dict[str, Tensor], config: Any, target: Path) -> None:
 
 
 def read_ctranslate2(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a `model.bin` by their names, aliases included; an alias shares the tensor.
+    """Return the tensors of a `model.bin` of CTranslate2 (https://github.com/OpenNMT/CTranslate2) by their names.
 
-    The sizes in the file are checked against its bytes.
+    An alias shares the tensor that it names. The format holds no code.
 
     Raises:
         FileError: code `samples.file`, for another format, a tensor of another size than its shape, or an end too soon.
         OSError: if the file cannot be read.
     """
-    content = _Content(file)
-    version = content.number("I")
-    if version != CTRANSLATE2:
-        raise content.error(f"its version is {version}")
-    # The name of the specification, and its revision.
-    content.text()
-    content.number("I")
-    tensors = dict(content.tensor() for _ in range(content.number("I")))
-    for _ in range(content.number("I")):
-        alias, name = content.text(), content.text()
-        if name not in tensors:
-            raise content.error(f"{shown(alias)} stands for {shown(name)}, which it lacks")
-        tensors[alias] = tensors[name]
-    return tensors
+    content = io.BytesIO(file.read_bytes())
 
-
-class _Content:
-    """The bytes of a CTranslate2 file (https://github.com/OpenNMT/CTranslate2) that are left; each read consumes some.
-
-    A read raises FileError, code `samples.file`, where the file ends before. The format holds no code.
-    """
-
-    def __init__(self, file: Path) -> None:
-        """Read the file whole; OSError if that fails."""
-        self.file = file
-        self.left = memoryview(file.read_bytes())
-
-    def error(self, reason: str) -> FileError:
-        """Return, without raising it, the error for a file that is not a CTranslate2 model, with the reason."""
-        return FileError(
-            "samples.file",
-            f"{self.file.name} must be a model of CTranslate2 in version {CTRANSLATE2}; {reason}.",
-        )
-
-    def take(self, size: int) -> memoryview:
-        """Consume and return the next `size` bytes, or raise FileError if the file ends before."""
-        if size > len(self.left):
-            raise self.error(f"it ends {size - len(self.left)} bytes too soon")
-        taken, self.left = self.left[:size], self.left[size:]
+    def take(size: int) -> bytes:
+        """Consume and return the next `size` bytes; EOFError if the file ends before."""
+        taken = content.read(size)
+        if len(taken) < size:
+            raise EOFError("it ends too soon")
         return taken
 
-    def number(self, kind: str) -> int:
+    def number(kind: str) -> int:
         """Consume and return the next integer, little-endian; `kind` is its format character in `struct`."""
-        return struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))[0]
+        return struct.unpack(f"<{kind}", take(struct.calcsize(kind)))[0]
 
-    def text(self) -> str:
+    def text() -> str:
         """Consume and return the next string, which is stored after its length; undecodable bytes become U+FFFD."""
-        return bytes(self.take(self.number("H"))).rstrip(b"\0").decode(errors="replace")
+        return take(number("H")).rstrip(b"\0").decode(errors="replace")
 
-    def tensor(self) -> tuple[str, Tensor]:
-        """Consume the next tensor, and return its name and values.
+    def tensor() -> tuple[str, Tensor]:
+        """Consume the next tensor, and return its name and values."""
+        name, shape = text(), [number("I") for _ in range(number("B"))]
+        dtype, data = DTYPES[number("B")], bytearray(take(number("I")))
+        return name, torch.frombuffer(data, dtype=dtype).reshape(shape)
 
-        FileError if its type is unknown, its size does not fit shape and type, or the file ends before.
-        """
-        name = self.text()
-        shape = [self.number("I") for _ in range(self.number("B"))]
-        kind, size = self.number("B"), self.number("I")
-        if (
-            kind >= len(CTRANSLATE2_DTYPES)
-            or not size
-            or math.prod(shape) * CTRANSLATE2_DTYPES[kind].itemsize != size
-        ):
-            raise self.error(f"{shown(name)} of {shown(shape)} in type {kind} has {size} bytes")
-        data = torch.frombuffer(bytearray(self.take(size)), dtype=torch.uint8)
-        return name, data.view(CTRANSLATE2_DTYPES[kind]).reshape(shape)
+    try:
+        if (version := number("I")) != CTRANSLATE2:
+            raise ValueError(f"its version is {version}")
+        # The name of the specification, and its revision.
+        text()
+        number("I")
+        tensors = dict(tensor() for _ in range(number("I")))
+        for _ in range(number("I")):
+            alias = text()
+            tensors[alias] = tensors[text()]
+    except (EOFError, IndexError, KeyError, RuntimeError, ValueError) as error:
+        raise FileError(
+            "samples.file",
+            f"{file.name} must be a model of CTranslate2 in version {CTRANSLATE2}: {raised_words(error)}.",
+        ) from error
+    return tensors
 
 
 CONVERTERS: dict[str, Callable[[Path, Path], None]] = {

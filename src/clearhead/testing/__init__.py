@@ -10,9 +10,7 @@ accumulates and decodes, is passed as functions.
 
 A suite for kernel authors (`testing/suite.py`) asks by declared features instead: alone, in pairs, all at
 once. A case holds the answer against `stages.py` in float64, with a tolerance that is measured on the same
-tensors. A pair that is refused with NotImplementedError is skipped: to refuse is not to be wrong. Of dropout
-the value is the identity, so that the weights themselves come out, each 0 or its share; nothing is left to
-statistics but how many.
+tensors. A pair that is refused with NotImplementedError is skipped: to refuse is not to be wrong.
 """
 
 from clearhead._common import lazy

@@ -2,18 +2,17 @@
 
 import unittest
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Never
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.accuracy import Tolerance, measured
 from clearhead.recording.attempt import attempt
-from clearhead.testing.posing import DROPOUT, Posed, Sizes, defined, in_chunks, pose
+from clearhead.testing.posing import Posed, Sizes, defined, in_chunks, pose
 from clearhead.testing.tolerances import difference
 
 # pytest shows what is raised here without frames of this module.
@@ -22,8 +21,6 @@ __tracebackhide__ = True
 # Gradients are held to the largest of them, and a kernel that never held the weights makes them
 # again, with the rounding of score and logsumexp in the exponent.
 FACTOR, GRADIENT_FACTOR = 3.0, 10.0
-# The share of dropped weights, among thousands, is always within this number of standard deviations.
-DEVIATIONS = 6.0
 # What is not drawn for: a case and the same case with gradients have the same tensors.
 UNDRAWN = frozenset({"gradients", "bias_gradients", "sinks_gradients"})
 
@@ -92,13 +89,10 @@ class ConformanceCase:
                 pytest counts that as skipped.
         """
         try:
-            with _mode(self.fn, training=self.variant == "dropped"):
-                if "dropout" in self.features:
-                    self._ask_for_dropout()
-                elif "gradients" in self.features:
-                    self._ask_for_gradients()
-                else:
-                    self._ask()
+            if "gradients" in self.features:
+                self._ask_for_gradients()
+            else:
+                self._ask()
         except NotImplementedError as refusal:
             if len(self.features) < 2:
                 self._raised(refusal)
@@ -118,7 +112,6 @@ class ConformanceCase:
         truth = defined(posed, {name: each.double() for name, each in posed.tensors.items()})
         plain = defined(posed, self._plain(posed))
         for name, part in actual.items():
-            self._check_shape(f"the {name}", part, truth[name])
             # A logsumexp may have more precision than the tensors, or as little.
             if name == "context" and part.dtype != self.dtype:
                 self._fail(f"the context is {_bare(part.dtype)}, expected {_bare(self.dtype)}")
@@ -159,9 +152,7 @@ class ConformanceCase:
         of_weights = _largest_of_weights(posed.grad.double(), doubled["value"])
         tolerance = replace(tolerance, largest=max(tolerance.largest, of_weights))
         for name, expected in truth.items():
-            what = f"the gradient of {name}"
-            self._check_shape(what, actual[name], expected)
-            self._hold(what, actual[name], expected, tolerance)
+            self._hold(f"the gradient of {name}", actual[name], expected, tolerance)
 
     def _gradients(
         self, compute: Callable[..., Tensor], tensors: Mapping[str, Tensor], grad: Tensor
@@ -187,41 +178,6 @@ class ConformanceCase:
             if each is None:
                 self._fail(f"no gradient reaches {name}")
         return dict(zip(trained, found, strict=True))
-
-    def _ask_for_dropout(self) -> None:
-        """Check dropout with the identity as value, so that the context is the weights themselves.
-
-        Raises AssertionError if the share of dropped weights is wrong, the same weights are dropped for many rows, or
-        the kept ones are not scaled by 1/(1 − share). The state of the generators is restored.
-        """
-        posed = self._posed()
-        batch, heads = posed.tensors["value"].shape[:2]
-        identity = torch.eye(self.sizes.kv_len, dtype=self.dtype).expand(batch, heads, -1, -1)
-        posed = Posed({**posed.tensors, "value": identity}, {}, None, posed.grad)
-        given = self._moved(posed.tensors)
-        share = 0.0 if self.variant == "share-of-0" else DROPOUT
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.no_grad(), torch.random.fork_rng(devices):
-            torch.manual_seed(self.seed)
-            actual = self._parts(self._call(given, {"dropout": share}))["context"]
-        truth = defined(posed, {name: each.double() for name, each in posed.tensors.items()})
-        plain = defined(posed, self._plain(posed))["context"]
-        weights = truth["context"]
-        self._check_shape("the context", actual, weights)
-        if self.variant == "dropped":
-            kept = actual.cpu() != 0
-            dropped = 1 - kept.double().mean().item()
-            deviation = (share * (1 - share) / kept.numel()) ** 0.5
-            if abs(dropped - share) > DEVIATIONS * deviation:
-                self._fail(
-                    f"{dropped:.3f} of the weights are dropped, expected {share:g} ± "
-                    f"{DEVIATIONS * deviation:.3f} ({DEVIATIONS:g} standard deviations)"
-                )
-            patterns = kept.flatten(0, 2)
-            if len(patterns.unique(dim=0)) < len(patterns) / 2:
-                self._fail("the same weights are dropped for many queries, heads or samples")
-            weights, plain = weights * kept / (1 - share), plain * kept / (1 - share)
-        self._hold("the context", actual, weights, measured(weights, plain, self.dtype, FACTOR))
 
     def _posed(self) -> Posed:
         """Return the inputs of the case on the CPU, drawn from its seed; the same at each call, and with gradients."""
@@ -278,10 +234,11 @@ class ConformanceCase:
             self._fail(f"{what} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}")
 
     def _hold(self, what: str, actual: Tensor, truth: Tensor, tolerance: Tolerance) -> None:
-        """Raise AssertionError if a result differs from the truth by more than the tolerance.
+        """Raise AssertionError if a result has another shape than the truth, or differs by more than the tolerance.
 
         The text gives size and place.
         """
+        self._check_shape(what, actual, truth)
         found = difference(what, actual, truth, tolerance)
         if found is not None:
             self._fail(found)
@@ -294,21 +251,6 @@ class ConformanceCase:
     def _fail(self, words: str) -> Never:
         """Raise an AssertionError with the name of the case, these words, and the case in full."""
         raise AssertionError(f"{self.name}: {words}\n  case: {self}")
-
-
-@contextmanager
-def _mode(fn: object, *, training: bool) -> Iterator[None]:
-    """Put a module into train mode, or eval mode if `training` is False, in this block, and restore its own afterwards.
-
-    `train` sets the submodules too, in both directions. A no-op for a function.
-    """
-    module = fn if isinstance(fn, nn.Module) else nn.Identity()
-    before = module.training
-    try:
-        module.train(training)
-        yield
-    finally:
-        module.train(before)
 
 
 def _largest_of_weights(grad: Tensor, value: Tensor) -> float:

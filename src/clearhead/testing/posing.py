@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.checking.contract import Contract
-from clearhead.checking.hypotheses.recipe import Setting, right_visible
 
 
 @dataclass(frozen=True)
@@ -21,18 +19,17 @@ class Feature:
         apart: features that are never in a case together with this one.
         with_others: False for a feature that is tested by itself only.
         lengths: (query_len, kv_len) of the cases for it alone.
+        variants: names of what else these cases are asked with.
     """
 
     needs: tuple[tuple[str, ...], ...] = ()
     apart: frozenset[str] = frozenset()
     with_others: bool = True
     lengths: tuple[tuple[int, int], ...] = field(default=((7, 11), (61, 131)))
+    variants: tuple[str, ...] = ()
 
 
 MASKS = ("mask", "head_mask", "padding")
-SHAPES = ("fewer_dims", "more_dims", "broadcast")
-# Features that do not stand in a case together with tensors of other dimensions.
-_OF_FOUR_DIMENSIONS = frozenset({*MASKS, "bias", "sinks", "empty_rows", "nan_behind_mask"})
 _AT_EDGES = ((7, 11), (13, 13), (1, 17), (61, 131), (64, 128), (127, 257))
 
 FEATURES: dict[str, Feature] = {
@@ -44,12 +41,13 @@ FEATURES: dict[str, Feature] = {
     "padding": Feature(
         apart=frozenset({"mask", "head_mask", "window"}),
         lengths=((7, 11), (13, 13), (61, 131)),
+        variants=("at-the-beginning",),
     ),
     "causal": Feature(lengths=_AT_EDGES),
     "window": Feature(
         apart=frozenset({"padding"}), lengths=((7, 11), (13, 13), (61, 131), (128, 128))
     ),
-    "grouped": Feature(),
+    "grouped": Feature(variants=("one-key-head",)),
     "value_width": Feature(),
     "scale": Feature(),
     "softcap": Feature(),
@@ -58,12 +56,15 @@ FEATURES: dict[str, Feature] = {
     "empty_rows": Feature(needs=((*MASKS, "causal"),)),
     "nan_behind_mask": Feature(needs=((*MASKS, "causal", "window"),)),
     "logsumexp": Feature(),
-    "dropout": Feature(with_others=False),
     "chunks": Feature(needs=(("causal",),), lengths=((13, 13), (67, 67))),
-    "empty_axes": Feature(with_others=False),
-    "fewer_dims": Feature(apart=_OF_FOUR_DIMENSIONS | {"more_dims", "broadcast"}),
-    "more_dims": Feature(apart=_OF_FOUR_DIMENSIONS | {"fewer_dims", "broadcast"}),
-    "broadcast": Feature(apart=_OF_FOUR_DIMENSIONS | {"fewer_dims", "more_dims"}),
+    "empty_axes": Feature(
+        with_others=False, lengths=((0, 7), (5, 0), (5, 7)), variants=("no-batch",)
+    ),
+    # Not in a case together with tensors of four dimensions.
+    "fewer_dims": Feature(
+        apart=frozenset({*MASKS, "bias", "sinks", "empty_rows", "nan_behind_mask"}),
+        variants=("two-dims",),
+    ),
     "gradients": Feature(with_others=False),
     "bias_gradients": Feature(needs=(("bias",), ("gradients",)), with_others=False),
     "sinks_gradients": Feature(needs=(("sinks",), ("gradients",)), with_others=False),
@@ -75,7 +76,7 @@ def apart(one: str, other: str) -> bool:
     return other in FEATURES[one].apart or one in FEATURES[other].apart
 
 
-SCALE, SOFTCAP, DROPOUT = 0.37, 1.7, 0.4
+SCALE, SOFTCAP = 0.37, 1.7
 LEFT, RIGHT = 5, 3
 # Scores of about ±150, whose exponentials are beyond float32 both ways.
 LARGE = 7.0
@@ -110,26 +111,6 @@ class Posed:
     grad: Tensor
 
 
-def contract_of(features: frozenset[str], sizes: Sizes) -> Contract:
-    """Return the contract of a case with these features and sizes."""
-    causal = "causal" in features
-    return Contract(
-        causal=causal,
-        window=(LEFT, 0 if causal else RIGHT) if "window" in features else None,
-        scale=SCALE if "scale" in features else None,
-        softcap=SOFTCAP if "softcap" in features else None,
-        num_heads=sizes.num_heads,
-        num_kv_heads=sizes.num_kv_heads,
-        sizes={"head_dim": sizes.head_dim, "value_head_dim": sizes.value_head_dim},
-    )
-
-
-def options_of(contract: Contract) -> dict[str, Any]:
-    """Return the keyword arguments causal, window, scale and softcap of a contract, without those that are not set."""
-    names = ("causal", "window", "scale", "softcap")
-    return {name: value for name in names if (value := getattr(contract, name))}
-
-
 def pose(
     features: frozenset[str], variant: str, sizes: Sizes, dtype: torch.dtype, seed: int
 ) -> Posed:
@@ -144,7 +125,10 @@ def pose(
         return torch.randn(shape, generator=generator).to(dtype)
 
     batch, heads, kv_heads, query_len, kv_len, dim, value_dim = sizes
-    leading, kv_leading = _leading(features, variant, batch, heads, kv_heads)
+    first = () if "fewer_dims" in features else (batch,)
+    leading, kv_leading = (*first, heads), (*first, kv_heads)
+    if variant == "two-dims":
+        leading = kv_leading = ()
     tensors = {
         "query": drawn(*leading, query_len, dim),
         "key": drawn(*kv_leading, kv_len, dim),
@@ -158,13 +142,19 @@ def pose(
         tensors["bias"] = drawn(batch, heads, query_len, kv_len) * 2
     if "sinks" in features:
         tensors["sinks"] = drawn(heads)
-    mask = _mask(features, variant, sizes, generator)
-    contract = contract_of(features, sizes)
-    options = ({} if mask is None else {"mask": mask}) | options_of(contract)
+    causal = "causal" in features
+    given = {
+        "causal": True,
+        "window": (LEFT, 0 if causal else RIGHT),
+        "scale": SCALE,
+        "softcap": SOFTCAP,
+    }
+    options: dict[str, Any] = {name: each for name, each in given.items() if name in features}
+    if features & set(MASKS):
+        options["mask"] = _mask(features, variant, sizes, generator)
+    visible = _visible(options, query_len, kv_len)
     if "logsumexp" in features:
         options["return_logsumexp"] = True
-    hides = mask is not None or contract.causal or contract.window
-    visible = right_visible(Setting(contract, *sizes, mask)) if hides else None
     if "nan_behind_mask" in features:
         _poison(tensors, features, visible)
     return Posed(tensors, options, visible, drawn(*leading, query_len, value_dim))
@@ -173,8 +163,7 @@ def pose(
 def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the context by the definition, and the logsumexp if the options request it, by name.
 
-    The tensors may be of another dtype than those of `posed`, whose options and visible pairs are used. Dropout is not
-    applied.
+    The tensors may be of another dtype than those of `posed`, whose options and visible pairs are used.
     """
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     if query.ndim > 2:
@@ -221,17 +210,15 @@ def in_chunks(
     return torch.cat(contexts, dim=-2), torch.cat(totals, dim=-1)
 
 
-def _leading(
-    features: frozenset[str], variant: str, batch: int, heads: int, kv_heads: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return two tuples: the axes before (len, dim) of the query, and those of key and value; () for two dimensions."""
-    if variant == "two-dims":
-        return (), ()
-    if "fewer_dims" in features:
-        return (heads,), (kv_heads,)
-    if "more_dims" in features:
-        return (batch, 5, heads), (batch, 5, kv_heads)
-    return (batch, heads), (1 if "broadcast" in features else batch, kv_heads)
+def _visible(options: Mapping[str, Any], query_len: int, kv_len: int) -> Tensor | None:
+    """Return the visible pairs of mask, causal and window, bool (…, query_len, kv_len); None if no option hides any."""
+    if not options.keys() & {"mask", "causal", "window"}:
+        return None
+    # The last query is on the last key.
+    distance = torch.arange(kv_len) - torch.arange(query_len)[:, None] - (kv_len - query_len)
+    left, right = options.get("window", (kv_len + query_len, kv_len + query_len))
+    visible = (distance >= -left) & (distance <= (0 if "causal" in options else right))
+    return visible & options["mask"] if "mask" in options else visible
 
 
 def _strided(tensor: Tensor) -> Tensor:
@@ -242,8 +229,8 @@ def _strided(tensor: Tensor) -> Tensor:
 
 def _mask(
     features: frozenset[str], variant: str, sizes: Sizes, generator: torch.Generator
-) -> Tensor | None:
-    """Return a bool mask in which each query sees a key, unless empty rows are tested; None without a mask feature.
+) -> Tensor:
+    """Return a bool mask in which each query sees a key, unless empty rows are tested.
 
     The shape is (batch, 1, 1, kv_len) for padding, else (batch, heads or 1, query_len, kv_len).
     """
@@ -255,8 +242,6 @@ def _mask(
         places = torch.arange(kv_len)
         places = places.flip(0) if variant == "at-the-beginning" else places
         return (places < lengths[:, None])[:, None, None, :]
-    if not features & set(MASKS):
-        return None
     several = heads if "head_mask" in features else 1
     mask = torch.rand((batch, several, query_len, kv_len), generator=generator) < 0.6
     own = (torch.arange(query_len) + kv_len - query_len).clamp(min=0)

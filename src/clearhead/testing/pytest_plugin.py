@@ -5,7 +5,6 @@ clearhead; `clearhead.testing` looks for it where it is loaded.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -48,25 +47,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 # Not `wrapper=True`, which older versions of pytest do not know.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Use short tracebacks for a failed assertion of clearhead, so that the report is all that is shown."""
-    with _in_short(item.config) if _is_report(call) else nullcontext():
-        yield
+    """Use short tracebacks for a failed assertion of clearhead, so that the report is all that is shown.
 
-
-def _is_report(call: pytest.CallInfo[None]) -> bool:
-    """Return True if an assertion of clearhead.testing failed, and was not caused by an error of the tested code."""
-    if call.excinfo is None or not call.excinfo.errisinstance(AssertionError):
-        return False
-    raised_by = call.excinfo.traceback[-1].frame.f_globals.get("__name__", "")
-    return raised_by.startswith("clearhead.testing.") and call.excinfo.value.__cause__ is None
-
-
-@contextmanager
-def _in_short(config: pytest.Config) -> Iterator[None]:
-    """Use short tracebacks in this block if the style is "auto"; restore the style afterwards."""
-    style = config.option.tbstyle
-    config.option.tbstyle = "short" if style == "auto" else style
-    try:
-        yield
-    finally:
-        config.option.tbstyle = style
+    Another style than "auto" that was asked for stays, as do the tracebacks of errors of the tested code.
+    """
+    style = item.config.option.tbstyle
+    if call.excinfo is not None and call.excinfo.errisinstance(AssertionError) and style == "auto":
+        raised_by = call.excinfo.traceback[-1].frame.f_globals.get("__name__", "")
+        if raised_by.startswith("clearhead.testing.") and call.excinfo.value.__cause__ is None:
+            item.config.option.tbstyle = "short"
+    yield
+    item.config.option.tbstyle = style

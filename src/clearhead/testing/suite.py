@@ -5,13 +5,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
-from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.attention.problem import DTYPES
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError
 from clearhead.testing.conformance_cases import ConformanceCase
 from clearhead.testing.posing import FEATURES, LEFT, MASKS, Sizes, apart
 from clearhead.testing.tolerances import chosen
@@ -21,18 +19,17 @@ HEAD_DIMS = (19, 5, 16)
 # Of the plain attention: next to the edges of blocks, on them, and as short as can be.
 PLAIN = ((7, 11), (1, 13), (13, 1), (1, 1), (31, 32), (61, 67), (64, 128), (65, 63), (129, 127))
 EDGE, SQUARE = (61, 131), (67, 67)
-EMPTY = ((2, 0, 7), (2, 5, 0), (0, 5, 7))
+# What a variant changes in the sizes.
+CHANGES = {"one-key-head": {"num_kv_heads": 1}, "no-batch": {"batch": 0}}
 
 
 class Asked(NamedTuple):
-    """The parameters of a case: features, (query_len, kv_len) and variant; None for the default head dims."""
+    """The parameters of a case: features, (query_len, kv_len), variant and head dim; None for the default head dim."""
 
     features: tuple[str, ...]
     lengths: tuple[int, int]
     variant: str = ""
     head_dim: int | None = None
-    value_head_dim: int | None = None
-    batch: int = 2
 
 
 @with_hints
@@ -70,17 +67,13 @@ def conformance(
     - `"empty_rows"`: no keyword; a query that may attend to nothing gets 0, and its logsumexp is −inf
     - `"nan_behind_mask"`: no keyword; a NaN in a hidden key or value stays there
     - `"logsumexp"`: return_logsumexp=True; the result is (context, logsumexp (batch, num_heads, query_len))
-    - `"dropout"`: dropout=, a float: that share of the weights is dropped, the rest × 1/(1 − dropout)
     - `"chunks"`: no keyword; causal queries chunk by chunk, each with the keys so far, give the whole
     - `"empty_axes"`: no keyword; batch, query_len or kv_len is 0
     - `"fewer_dims"`: (num_heads, len, dim) and (len, dim)
-    - `"more_dims"`: (batch, more, num_heads, len, dim)
-    - `"broadcast"`: key and value have a batch of 1, the query has more
     - `"gradients"`: of query, key and value
     - `"bias_gradients", "sinks_gradients"`: of bias, of sinks as well
 
-    Dropout of 0.0 drops nothing. A module as fn is in eval mode, where it drops nothing either,
-    except while it is to drop.
+    A module as fn is called in its mode; one that drops weights needs `fn.eval()`.
 
     The answer is held against the definition in float64. It may be wrong by three times (gradients
     by ten times) what the definition itself loses in the same dtype, and by rounding.
@@ -94,8 +87,8 @@ def conformance(
         seed: of everything that is drawn; None is that of `pytest --clearhead-seed`, or 0.
 
     Raises:
-        ArgumentError, ArgumentTypeError: an argument that makes no sense, or a feature that is not
-            known, or that needs another one.
+        ArgumentError: a dtype that is not supported, or a feature that is not known, or that needs another one.
+        ArgumentTypeError: code `seed.type`, for a seed that is no whole number.
 
     Example:
         >>> import pytest
@@ -108,41 +101,38 @@ def conformance(
         >>> [case.name for case in ch.testing.conformance(mine, features={"causal"})][:2]
         ['plain-7x11-float32', 'plain-1x13-float32']
     """
-    declared = _checked(fn, features)
-    place = _device(device)
-    _check_numbers(dtypes, head_dims)
-    seed = chosen(seed)
-    module = isinstance(fn, nn.Module)
+    declared = _checked(features)
+    if not dtypes or not set(dtypes) <= set(DTYPES):
+        raise ArgumentError(
+            "conformance.dtypes",
+            "dtypes must be one or more of float16, bfloat16, float32 and float64; got "
+            f"{shown(dtypes)}.",
+        )
+    place, seed = torch.device(device), chosen(seed)
     return [
         ConformanceCase(
             fn, each.features, each.variant, _sizes(each, head_dims), dtype, place, seed
         )
         for position, dtype in enumerate(dtypes)
-        for each in _asked(declared, head_dims, whole=position == 0, module=module)
+        for each in _asked(declared, head_dims, whole=position == 0)
     ]
 
 
-def _asked(
-    declared: Sequence[str], head_dims: Sequence[int], *, whole: bool, module: bool
-) -> Iterator[Asked]:
+def _asked(declared: Sequence[str], head_dims: Sequence[int], *, whole: bool) -> Iterator[Asked]:
     """Yield every case for the declared features, and each again with gradients if these are declared and defined.
 
-    `whole` is False for the further dtypes, which get fewer lengths and no pairs; `module` adds the variant "in-eval".
+    `whole` is False for the further dtypes, which get fewer lengths and no pairs.
     """
-    for each in itertools.chain(
-        _plain(head_dims, whole), _alone(declared, head_dims, whole), _together(declared, whole)
-    ):
-        # Only a module has a mode.
-        if each.variant != "in-eval" or module:
-            yield each
-        if "gradients" in declared and _has_gradients(each):
-            trained = [
-                name
-                for name in ("gradients", "bias_gradients", "sinks_gradients")
-                if name in declared
-                and (name == "gradients" or name.removesuffix("_gradients") in each.features)
-            ]
-            yield each._replace(features=(*each.features, *trained))
+    trained = [name for name in declared if name.endswith("gradients")]
+    others = [name for name in declared if name not in trained]
+    every = (_plain(head_dims, whole), _alone(others, whole), _together(others, whole))
+    # A pair is also a case of a feature that needs the other one.
+    for each in dict.fromkeys(itertools.chain(*every)):
+        yield each
+        if "gradients" in trained and _has_gradients(each):
+            known = {"gradients", *(f"{name}_gradients" for name in each.features)}
+            of = (name for name in trained if name in known)
+            yield each._replace(features=(*each.features, *of))
 
 
 def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
@@ -154,94 +144,56 @@ def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
         yield Asked((), lengths)
     for dim in head_dims[1:]:
         yield Asked((), EDGE, f"head-dim-{dim}", dim)
-    yield Asked((), EDGE, "large-scores")
-    yield Asked((), EDGE, "strided")
+    for variant in ("large-scores", "strided"):
+        yield Asked((), EDGE, variant)
 
 
-def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
-    """Yield the cases of each feature by itself, with the features that it needs; none for the gradients.
+def _alone(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
+    """Yield the cases of each feature by itself, with the features that it needs, and their variants.
 
     `whole` asks for all lengths of a feature, else for its last.
     """
     for name in declared:
-        if name.endswith("gradients"):
-            continue
-        if name == "dropout":
-            dim = head_dims[-1]
-            for variant in ("dropped", "share-of-0", "in-eval"):
-                yield Asked((name,), (61, dim), variant, dim)
-            continue
-        if name == "empty_axes":
-            for batch, query_len, kv_len in EMPTY:
-                yield Asked((name,), (query_len, kv_len), "" if batch else "no-batch", batch=batch)
-            continue
+        lengths = FEATURES[name].lengths if whole else FEATURES[name].lengths[-1:]
         for features in _closed((name,), declared):
-            lengths = FEATURES[name].lengths if whole else FEATURES[name].lengths[-1:]
-            for each in lengths:
-                yield from _variants(Asked(features, _fitting(features, each)), head_dims)
-
-
-def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
-    """Yield the case of one feature and its variants; for "value_width" only variants, one for each other head dim.
-
-    With one head dim its double is used. Grouped heads, fewer dimensions and padding have one variant each.
-    """
-    features = set(asked.features)
-    if "value_width" in features:
-        for dim in head_dims[1:] or [2 * head_dims[0]]:
-            yield asked._replace(variant=f"value-{dim}", value_head_dim=dim)
-        return
-    yield asked
-    if asked.features == ("grouped",):
-        yield asked._replace(variant="one-key-head")
-    if asked.features == ("fewer_dims",):
-        yield asked._replace(variant="two-dims")
-    if features <= {"padding", "nan_behind_mask"} and "padding" in features:
-        yield asked._replace(variant="at-the-beginning")
+            variants = [variant for each in features for variant in FEATURES[each].variants]
+            for pair, variant in itertools.product(lengths, ("", *variants)):
+                yield Asked(features, _fitting(features, pair), variant)
 
 
 def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
     """Yield the cases of pairs of features (if `whole`), and of all that are compatible, with and without "chunks".
 
-    A pair that is a case of one of its features already is left out, and "all" needs at least three.
+    "All" needs at least three.
     """
     others = [name for name in declared if FEATURES[name].with_others]
     for pair in itertools.combinations(others, 2) if whole else ():
-        if apart(*pair):
-            continue
-        closed = next(iter(_closed(pair, declared)), None)
-        # A feature that needs the other one has been asked for already.
-        if closed is not None and closed not in {
-            features for name in pair for features in _closed((name,), declared)
-        }:
-            yield Asked(closed, _fitting(closed, EDGE))
+        for features in itertools.islice(_closed(pair, declared), 1):
+            yield Asked(features, _fitting(features, EDGE))
     everything: list[str] = []
     for name in others:
         if not any(apart(name, other) for other in everything):
             everything.append(name)
     if len(everything) > 2:
-        for features in dict.fromkeys(
-            (tuple(everything), tuple(n for n in everything if n != "chunks"))
-        ):
+        for features in (tuple(everything), tuple(n for n in everything if n != "chunks")):
             yield Asked(features, _fitting(features, EDGE), "all")
 
 
 def _closed(features: Sequence[str], declared: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the features with each declared choice of the features that they need, in the declared order.
 
-    Nothing is yielded if a need has no declared feature that is compatible.
+    Nothing is yielded if two of them exclude each other, or a need has no declared feature that is compatible.
     """
+    if any(apart(*pair) for pair in itertools.combinations(features, 2)):
+        return
     open_needs = [
-        need
-        for name in features
-        for need in FEATURES[name].needs
-        if not set(need) & set(features) and name not in ("bias_gradients", "sinks_gradients")
+        need for name in features for need in FEATURES[name].needs if not set(need) & set(features)
     ]
     if not open_needs:
         yield tuple(name for name in declared if name in features)
         return
     for name in open_needs[0]:
-        if name in declared and not any(apart(name, each) for each in features):
+        if name in declared:
             yield from _closed((*features, name), declared)
 
 
@@ -259,43 +211,29 @@ def _fitting(features: Sequence[str], lengths: tuple[int, int]) -> tuple[int, in
 
 
 def _has_gradients(asked: Asked) -> bool:
-    """Return True if the gradients of a case are defined: no dropout, no empty axis, and no query that sees a NaN."""
+    """Return True if the gradients of a case are defined: no empty axis, and no query that sees a NaN."""
     features = set(asked.features)
-    if features & {"dropout", "empty_axes"}:
-        return False
     query_len, kv_len = asked.lengths
     # Where some query sees a NaN, gradients are what they are.
     hidden = features & set(MASKS) or ("window" in features and kv_len - query_len > LEFT)
-    return "nan_behind_mask" not in features or bool(hidden)
+    return "empty_axes" not in features and bool("nan_behind_mask" not in features or hidden)
 
 
 def _sizes(asked: Asked, head_dims: Sequence[int]) -> Sizes:
     """Return the sizes of a case: 3 heads, or 6 query heads and 2 (or 1) key heads for "grouped"."""
     heads, kv_heads = (6, 2) if "grouped" in asked.features else (3, 3)
-    if asked.variant == "one-key-head":
-        kv_heads = 1
     dim = asked.head_dim or head_dims[0]
     other = next(iter(head_dims[1:]), 2 * dim)
-    value_dim = asked.value_head_dim or (other if "value_width" in asked.features else dim)
-    return Sizes(asked.batch, heads, kv_heads, *asked.lengths, dim, value_dim)
+    value_dim = other if "value_width" in asked.features else dim
+    sizes = Sizes(2, heads, kv_heads, *asked.lengths, dim, value_dim)
+    return sizes._replace(**CHANGES.get(asked.variant, {}))
 
 
-def _checked(fn: object, features: object) -> tuple[str, ...]:
+def _checked(features: Collection[str]) -> tuple[str, ...]:
     """Return the declared features in the order of `FEATURES`.
 
-    Raises ArgumentTypeError if fn is not callable or features is no collection of names, and ArgumentError for an
-    unknown feature or one without a feature that it needs.
+    Raises ArgumentError for an unknown feature or one without a feature that it needs.
     """
-    if not callable(fn):
-        raise ArgumentTypeError(
-            "conformance.fn",
-            f"fn must be a function of query, key and value; got {type(fn).__name__}.",
-        )
-    if isinstance(features, str) or not isinstance(features, Collection):
-        raise ArgumentTypeError(
-            "conformance.features",
-            f'features must be a set of names, such as {{"causal"}}; got {shown(features)}.',
-        )
     unknown = sorted(str(name) for name in features if name not in FEATURES)
     if unknown:
         raise ArgumentError(
@@ -312,34 +250,3 @@ def _checked(fn: object, features: object) -> tuple[str, ...]:
                     f"{'is' if len(need) == 1 else 'are'} not declared.",
                 )
     return declared
-
-
-def _device(device: object) -> torch.device:
-    """Return the device; raise ArgumentError if PyTorch does not know it. Whether it is available is not checked."""
-    try:
-        return torch.device(device)  # type: ignore[arg-type]
-    except (RuntimeError, TypeError) as error:
-        raise ArgumentError(
-            "conformance.device",
-            f'device must be one of PyTorch\'s, such as "cuda"; got {shown(device)}.',
-        ) from error
-
-
-def _check_numbers(dtypes: object, head_dims: object) -> None:
-    """Raise ArgumentError unless dtypes (floating) and head dims (positive) are sequences with at least one entry.
-
-    ArgumentTypeError for a head dim that is no integer.
-    """
-    if not isinstance(dtypes, Sequence) or not dtypes or not set(dtypes) <= set(DTYPES):
-        raise ArgumentError(
-            "conformance.dtypes",
-            "dtypes must be one or more of float16, bfloat16, float32 and float64; got "
-            f"{shown(dtypes)}.",
-        )
-    if not isinstance(head_dims, Sequence) or not head_dims:
-        raise ArgumentError(
-            "conformance.head-dims",
-            f"head_dims must be one or more widths; got {shown(head_dims)}.",
-        )
-    for dim in head_dims:
-        check_sizes(head_dims=dim)

@@ -1,10 +1,10 @@
 """The laws of training as a report, and as an assertion."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,28 @@ from clearhead.checking import Finding, Report
 from clearhead.checking.subject.subject import undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ModelError
 from clearhead.recording.attempt import attempt
-from clearhead.testing.training.script import FUNCTIONS, Script, is_whole
+from clearhead.testing.training.script import Script, is_whole
 from clearhead.testing.training.script_calls import NotAskedError, NotJudgedError, ScriptCalls
-from clearhead.testing.training.training_laws import LAWS, NOTES
+from clearhead.testing.training.training_laws import LAWS
 
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True
 
-CODES = (*LAWS, *NOTES)
+CODES = tuple(LAWS)
 # Names that a batch has for the tokens that are predicted, the likeliest first.
 IDS = ("decoder_input_ids", "input_ids", "ids")
-# What an error calls the type of an argument, and the types that it may have.
-TYPES = {
-    "model": ("an nn.Module", nn.Module),
-    "optimizer": ("a torch.optim.Optimizer", torch.optim.Optimizer),
-}
+# The parts of a script: what an error calls the type of each, and whether something is of it.
+PARTS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "model": ("an nn.Module", lambda given: isinstance(given, nn.Module)),
+    "optimizer": (
+        "a torch.optim.Optimizer",
+        lambda given: isinstance(given, torch.optim.Optimizer),
+    ),
+    "loss": ("a function", callable),
+} | dict.fromkeys(
+    ("save", "load", "accumulate"),
+    ("a function or None", lambda given: given is None or callable(given)),
+)
 
 
 @with_hints
@@ -90,9 +97,22 @@ def check_training(
     skip, state = dict(skip or {}), dict(state or {})
     parts = {"model": model, "loss": loss, "optimizer": optimizer, "state": state}
     parts |= {"save": save, "load": load, "accumulate": accumulate}
-    _check_parts(parts)
+    for name, (kind, is_right) in PARTS.items():
+        if not is_right(parts[name]):
+            raise ArgumentTypeError(
+                "trains.part", f"{name} must be {kind}; got {shown(parts[name])}."
+            )
+    if (save is None) != (load is None):
+        raise ArgumentError("trains.load", "save and load go together; one of them was given.")
+    check_bool("causal", causal)
     script = Script(parts, batch, _entry(batch, ids), causal, padding, documents)
-    _check_batch(script)
+    for name, each in (("padding", padding), ("documents", documents)):
+        if each is not None and type(each) is not int and each not in list(script.entries):
+            raise ArgumentError(
+                "trains.entry",
+                f"{name} must be an id, or name an entry of the batch; got {shown(each)}, and the batch has "
+                f"{', '.join(map(shown, script.entries))}.",
+            )
     unknown = [code for code in skip if code not in CODES]
     if unknown:
         raise ArgumentError(
@@ -106,26 +126,7 @@ def check_training(
         if error is not None:
             words = f"loss(model, batch) cannot be taken: {raised_words(error)}"
             raise ModelError("trains.call", words) from error
-        answers = [_asked(code, calls, skip) for code in LAWS]
-        # What cannot be measured is not noted.
-        noted = [attempt(note, calls)[0] for code, note in NOTES.items() if code not in skip]
-    found = [each for each in answers if each.state == "found"]
-
-    def reasons(state: str) -> tuple[str, ...]:
-        """Return code and words of the answers with this state."""
-        return tuple(f"{each.code}: {each.words}" for each in answers if each.state == state)
-
-    return Report(
-        name=type(model).__name__,
-        findings=tuple(
-            Finding(each.code, each.words, each.measured, sentences()[each.code]["likely"])
-            for each in found
-        ),
-        passed=tuple(each.words for each in answers if each.state == "clear"),
-        told=tuple(note for note in noted if note),
-        skipped=reasons("not asked"),
-        unverified=reasons("not judged"),
-    )
+        return _report(calls, skip)
 
 
 @with_hints
@@ -168,18 +169,6 @@ def assert_trains(
         raise AssertionError(f"{report.name}\n{report}")
 
 
-class Answer(NamedTuple):
-    """The answer of a law: `state` is "clear", "found", "not judged" or "not asked".
-
-    `words` is the sentence of the law, or the reason why it is not judged or asked; `measured` is "" unless found.
-    """
-
-    code: str
-    state: str
-    words: str
-    measured: str = ""
-
-
 @cache
 def sentences() -> Mapping[str, Mapping[str, str]]:
     """Return the sentences of training_laws.toml, by code and then by kind: "held", "broken", "likely" (cached)."""
@@ -193,25 +182,40 @@ def _called(calls: ScriptCalls) -> None:
     calls.rehearsal.model.zero_grad()
 
 
-def _asked(code: str, calls: ScriptCalls, skip: Mapping[str, str]) -> Answer:
-    """Return the answer of one law: "not asked" with the reason if it is in `skip` or raises NotAskedError.
+def _report(calls: ScriptCalls, skip: Mapping[str, str]) -> Report:
+    """Return the report of all laws.
 
-    Any other error makes it "not judged". It is "clear" if nothing was measured, else "found"; of a list of names four
-    are shown.
+    A law is skipped, with the reason, if it is in `skip` or raises NotAskedError; any other error makes it unverified.
+    It passes if nothing was measured.
     """
-    if code in skip:
-        return Answer(code, "not asked", skip[code])
-    measured, error = attempt(LAWS[code], calls)
-    if error is not None:
-        is_reason = isinstance(error, NotAskedError | NotJudgedError)
-        state = "not asked" if isinstance(error, NotAskedError) else "not judged"
-        return Answer(code, state, str(error) if is_reason else raised_words(error))
-    if not measured:
-        return Answer(code, "clear", sentences()[code]["held"])
-    if not isinstance(measured, str):
-        shorter = [*measured[:4], *[f"{len(measured) - 4} more"] * (len(measured) > 4)]
-        measured = f"{len(measured)}: {', '.join(shorter)}"
-    return Answer(code, "found", sentences()[code]["broken"], measured)
+    findings, passed, skipped, unverified = [], [], [], []
+    for code, law in LAWS.items():
+        words = sentences()[code]
+        measured, error = (None, None) if code in skip else attempt(law, calls)
+        if code in skip or isinstance(error, NotAskedError):
+            skipped.append(f"{code}: {skip.get(code, error)}")
+        elif error is not None:
+            reason = str(error) if isinstance(error, NotJudgedError) else raised_words(error)
+            unverified.append(f"{code}: {reason}")
+        elif measured:
+            findings.append(Finding(code, words["broken"], _listed(measured), words["likely"]))
+        else:
+            passed.append(words["held"])
+    return Report(
+        type(calls.script.parts["model"]).__name__,
+        tuple(findings),
+        tuple(passed),
+        skipped=tuple(skipped),
+        unverified=tuple(unverified),
+    )
+
+
+def _listed(measured: str | Sequence[str]) -> str:
+    """Return what a law measured as text: of a list of names their number, and at most four of them."""
+    if isinstance(measured, str):
+        return measured
+    shorter = [*measured[:4], *[f"{len(measured) - 4} more"] * (len(measured) > 4)]
+    return f"{len(measured)}: {', '.join(shorter)}"
 
 
 def _entry(batch: Any, ids: str | None) -> str | None:
@@ -220,83 +224,25 @@ def _entry(batch: Any, ids: str | None) -> str | None:
     It is `ids`, else a usual name, else the only tensor of integers with two axes. Raises ArgumentTypeError if the
     batch is neither a tensor nor a mapping (or is a tensor, and `ids` is given), and ArgumentError if no entry fits.
     """
-    if isinstance(batch, Tensor) and ids is None:
-        return None
-    if not isinstance(batch, Mapping):
+    is_ids = isinstance(batch, Tensor) and ids is None
+    if not is_ids and not isinstance(batch, Mapping):
         raise ArgumentTypeError(
             "trains.batch",
             "batch must be ids (batch, tokens), or a mapping of tensors by name; got "
             f"{shown(type(batch).__name__)}. Name what is in a tuple, and take it apart in the loss.",
         )
+    entries: Any = {None: batch} if is_ids else batch
     fitting = [
         name
-        for name, each in batch.items()
-        if isinstance(each, Tensor) and each.ndim == 2 and is_whole(each)
+        for name, each in entries.items()
+        if isinstance(each, Tensor) and each.ndim == 2 and is_whole(each) and each.numel()
     ]
-    if ids is None:
-        ids = next((name for name in IDS if name in fitting), None)
-        ids = fitting[0] if ids is None and len(fitting) == 1 else ids
-    if ids not in fitting:
+    usual = [name for name in IDS if name in fitting] or (fitting if len(fitting) == 1 else [])
+    found = next(iter(usual), None) if ids is None else ids
+    if found not in fitting:
         raise ArgumentError(
             "trains.ids",
             f"ids must name the entry that is predicted, whole numbers (batch, tokens); got {shown(ids)}, "
             f"and the batch has {', '.join(map(shown, fitting)) or 'none'}.",
         )
-    return ids
-
-
-def _check_parts(parts: Mapping[str, Any]) -> None:
-    """Check the types of the parts of a script.
-
-    Raises ArgumentTypeError, codes `trains.part`, `trains.function` and `trains.state`; ArgumentError, code
-    `trains.load`, if only one of save and load is given.
-    """
-    for name, (kind, types) in TYPES.items():
-        if not isinstance(parts[name], types):
-            got = shown(type(parts[name]).__name__)
-            raise ArgumentTypeError("trains.part", f"{name} must be {kind}; got {got}.")
-    for name in FUNCTIONS:
-        if not callable(parts[name]) and (name == "loss" or parts[name] is not None):
-            raise ArgumentTypeError(
-                "trains.function", f"{name} must be a function; got {shown(parts[name])}."
-            )
-    if (parts["save"] is None) != (parts["load"] is None):
-        raise ArgumentError("trains.load", "save and load go together; one of them was given.")
-    for name, each in parts["state"].items():
-        if not isinstance(each, torch.Generator) and not hasattr(each, "load_state_dict"):
-            raise ArgumentTypeError(
-                "trains.state",
-                f"state must hold generators and what has a state_dict; {shown(name)} is "
-                f"{shown(type(each).__name__)}.",
-            )
-
-
-def _check_batch(script: Script) -> None:
-    """Check that the ids are integers (batch, tokens), and that padding and documents are an id or a fitting entry.
-
-    Raises ArgumentError, codes `trains.ids`, `trains.entry` and `trains.shape`, and ArgumentTypeError if causal is no
-    bool.
-    """
-    check_bool("causal", script.causal)
-    text = script.text
-    if text.ndim != 2 or not is_whole(text) or not text.numel():
-        raise ArgumentError(
-            "trains.ids",
-            f"ids must be whole numbers (batch, tokens); got {text.dtype} of shape {tuple(text.shape)}.",
-        )
-    for name, each in (("padding", script.padding), ("documents", script.documents)):
-        tensor = script.entries.get(each) if isinstance(each, str) else None
-        number = isinstance(each, int) and not isinstance(each, bool)
-        if each is not None and not number and tensor is None:
-            raise ArgumentError(
-                "trains.entry",
-                f"{name} must be an id, or name an entry of the batch; got {shown(each)}, and the batch has "
-                f"{', '.join(map(shown, script.entries))}.",
-            )
-        if tensor is not None and (
-            tensor.ndim != 2 or (name == "documents" and tensor.shape != text.shape)
-        ):
-            raise ArgumentError(
-                "trains.shape",
-                f"{name} must have the shape of the tokens that it is about; got {tuple(tensor.shape)}.",
-            )
+    return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead import stages
 from clearhead._common.hints import hint_at, refusal, with_hints
@@ -16,10 +16,10 @@ from clearhead.attention.kernels import eager
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Options, Problem, make_problem
 from clearhead.errors import ArgumentTypeError
-from clearhead.layers.inputs import CallOptions
+from clearhead.layers.inputs import CallOptions, split_heads
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.stages import Stages
-from clearhead.tracing.traced_call import Step, TracedCall, input_steps, of_layer, stage_axes
+from clearhead.tracing.traced_call import Step, Trace, TracedProjection, input_steps, stage_axes
 
 
 def check_call(
@@ -30,17 +30,14 @@ def check_call(
     Raises:
         ArgumentTypeError: codes `argument.words` and `trace.inputs`.
     """
-    parameters = inspect.signature(function).parameters
-    if hint_at(parameters, given, options):
+    signature = inspect.signature(function)
+    if hint_at(signature.parameters, given, options):
         raise refusal(function, given, options, "trace")
-    needed = [name for name, each in parameters.items() if each.default is each.empty]
-    missing = [name for name in needed[len(given) :] if name not in options]
-    if missing:
-        first = "clearhead.attend, " if needed[0] == "query" else ""
-        raise ArgumentTypeError(
-            "trace.inputs",
-            f"trace needs the inputs of the call: trace({first}{', '.join(needed)}); got no {', no '.join(missing)}.",
-        )
+    try:
+        signature.bind(*given, **options)
+    except TypeError as error:
+        text = f"trace needs the inputs of the call, as in trace(layer, x); {error}."
+        raise ArgumentTypeError("trace.inputs", text) from None
 
 
 @with_hints
@@ -51,7 +48,7 @@ def attend_call(
     *,
     kernel: str = "auto",
     **options: Unpack[Options],
-) -> TracedCall:
+) -> Trace:
     """Return the trace of a call of `attend`, with the stages by the definition.
 
     `kernel` is the one that the context is compared with. Raises what `attend` raises for such arguments.
@@ -68,7 +65,7 @@ def layer_call(
     x: Tensor,
     context: Tensor | None = None,
     **options: Unpack[CallOptions],
-) -> TracedCall:
+) -> Trace:
     """Return the trace of a call of a layer, with the stages by the definition; layer and cache are not changed.
 
     Raises what the layer raises for such arguments.
@@ -80,7 +77,9 @@ def layer_call(
     output = layer.join(computed.context, x)
     inputs = {"x": x} if context is None else {"x": x, "source": context}
     is_cached = options["cache"] is not None
-    projections = of_layer(layer, problem, inputs, computed.context, output, is_cached=is_cached)
+    projections = _projections(
+        layer, problem, inputs, computed.context, output, is_cached=is_cached
+    )
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
@@ -96,7 +95,7 @@ def _traced(
     inputs: dict[str, Tensor],
     output: Tensor | None = None,
     kernel: str = "auto",
-) -> TracedCall:
+) -> Trace:
     """Return the trace of a problem and its stages; `lead` are the names of the axes before the last two.
 
     `inputs` are x and perhaps source of a layer, and `output` is its output; {} and None for `attend`. The kernel is
@@ -122,7 +121,7 @@ def _traced(
         formula = "the contexts of all heads side by side, projected"
         steps.append(Step("output", output, axes, formula))
     chosen, distance = _kernel_and_distance(problem, computed, kernel)
-    return TracedCall(
+    return Trace(
         title,
         {step.name: step for step in steps},
         problem.query_len,
@@ -172,3 +171,81 @@ def _formulas(problem: Problem) -> Iterator[tuple[str, bool]]:
     dropped = f"dropout {rate:g}: some weights 0, the others × {1 / (1 - rate):.4g}"
     yield dropped if rate else "no dropout", bool(rate)
     yield "dropped_weights · value", True
+
+
+@torch.no_grad()
+def _projections(
+    layer: MultiHeadAttention,
+    problem: Problem,
+    inputs: dict[str, Tensor],
+    context: Tensor,
+    output: Tensor,
+    *,
+    is_cached: bool,
+) -> dict[str, TracedProjection]:
+    """Return the linear maps of a layer by the name of their stage; {} if none can be shown.
+
+    Maps that are not plain, such as those of an adapter, are left out, and those whose result is not the stage though
+    the layer has no parts. So are those of keys and values if a cache has some of the keys and values.
+
+    Args:
+        layer: the layer.
+        problem: its query, key and value, after parts and cache.
+        inputs: x, and source if there is one.
+        context: (batch, num_heads, tokens, value_head_dim).
+        output: (batch, tokens, output_dim).
+        is_cached: True if keys and values are those of a cache.
+    """
+    x = inputs["x"]
+    source = inputs.get("source", x)
+    parts = ", ".join(type(part).__name__ for part in layer.parts)
+    projections, names = {}, dict(zip(("query", "key", "value"), (x, source, source), strict=True))
+    if type(layer)._project is not MultiHeadAttention._project:
+        names = {}
+    elif is_cached:
+        names = {"query": x}
+    for name, given in names.items():
+        stage, linear = getattr(problem, name), getattr(layer, f"{name}_projection")
+        heads, dim = stage.shape[-3], stage.shape[-1]
+        if not _is_plain(linear) or linear.out_features != heads * dim:
+            continue
+        made = split_heads(linear(_batched(given)), heads, dim, name)
+        same = _equal(made, stage)
+        if same or parts:
+            weight, bias = linear.weight.detach().T, linear.bias
+            projections[name] = TracedProjection(
+                given.detach(),
+                weight.unflatten(-1, (heads, -1)).movedim(-2, -3),
+                None if bias is None else bias.detach().unflatten(-1, (heads, -1)),
+                "" if same else parts,
+            )
+    plain = context.transpose(1, 2).flatten(2)
+    for part in layer.parts:
+        context = part.transform_context(context, _batched(x))
+    joined = context.transpose(1, 2).flatten(2)
+    linear = layer.output_projection
+    if _is_plain(linear) and _equal(linear(joined), output):
+        given = joined if x.ndim == 3 else joined[0]
+        bias = None if linear.bias is None else linear.bias.detach()
+        changed = "" if _equal(joined, plain) else parts
+        projections["output"] = TracedProjection(
+            given.detach(), linear.weight.detach().T, bias, changed
+        )
+    return projections
+
+
+def _batched(tensor: Tensor) -> Tensor:
+    """Return a tensor of three axes unchanged, any other with a batch axis of 1 in front."""
+    return tensor if tensor.ndim == 3 else tensor[None]
+
+
+def _is_plain(linear: Any) -> bool:
+    """Return True for an nn.Linear with its own forward, no forward hooks, and a weight that is no tensor subclass."""
+    if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
+        return False
+    return not linear._forward_hooks and type(linear.weight) in (Tensor, nn.Parameter)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same shape and exactly equal numbers; NaN equals NaN."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)

@@ -1,7 +1,6 @@
 """The stages of attention as text: tables of numbers, and the arithmetic of one query."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -87,13 +86,6 @@ def _products(left: list[float], right: list[float]) -> str:
         rest = len(pairs) - MOST_FACTORS + 1
         pairs = [*pairs[: MOST_FACTORS - 1], f"… {rest} more"]
     return " + ".join(pairs)
-
-
-def fenced(text: str) -> str:
-    """Return a text as a block of Markdown whose fence the text cannot close."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    ticks = "`" * max(3, longest + 1)
-    return f"{ticks}text\n{text}\n{ticks}"
 
 
 def arithmetic(

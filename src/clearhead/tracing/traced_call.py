@@ -1,20 +1,19 @@
-"""One traced call: its stages with axes and formulas, its settings, and the linear maps around it."""
+"""A trace: the stages of one call with axes and formulas, its settings, and the linear maps around it."""
 
-from collections.abc import Iterable
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clearhead.attention.problem import Problem
-from clearhead.layers.inputs import split_heads
-from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.parts import Part
-from clearhead.layers.query_key_norm import QueryKeyNorm
-from clearhead.layers.rotary import Rotary
-
-INPUTS = ("query", "key", "value")
+from clearhead._common.lazy import drawing
+from clearhead._text import shown
+from clearhead.errors import SelectionError
+from clearhead.tracing.text import arithmetic, table
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,6 @@ class TracedProjection:
         bias: (num_heads, head_dim), or (head_dim,); None without one.
         parts: the parts of the layer that change query, key or value afterwards, such as rotary
             positions, or, of the output, the contexts before; empty where none does.
-        changes: how each of these parts comes to its number, in order; None where that of one is not known.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2)
@@ -42,109 +40,6 @@ class TracedProjection:
     weight: Tensor
     bias: Tensor | None = None
     parts: str = ""
-    changes: tuple[dict[str, Any], ...] | None = None
-
-
-@torch.no_grad()
-def of_layer(
-    layer: MultiHeadAttention,
-    problem: Problem,
-    inputs: dict[str, Tensor],
-    context: Tensor,
-    output: Tensor,
-    *,
-    is_cached: bool,
-) -> dict[str, TracedProjection]:
-    """Return the linear maps of a layer by the name of their stage; {} if none can be shown.
-
-    Maps that are not plain, such as those of an adapter, are left out, and those whose result is not the stage though
-    the layer has no parts. So are those of keys and values if a cache has some of the keys and values.
-
-    Args:
-        layer: the layer.
-        problem: its query, key and value, after parts and cache.
-        inputs: x, and source if there is one.
-        context: (batch, num_heads, tokens, value_head_dim).
-        output: (batch, tokens, output_dim).
-        is_cached: True if keys and values are those of a cache.
-    """
-    x = inputs["x"]
-    source = inputs.get("source", x)
-    parts = ", ".join(type(part).__name__ for part in layer.parts)
-    projections, names = {}, dict(zip(INPUTS, (x, source, source), strict=True))
-    if type(layer)._project is not MultiHeadAttention._project:
-        names = {}
-    elif is_cached:
-        names = {"query": x}
-    for name, given in names.items():
-        stage, linear = getattr(problem, name), getattr(layer, f"{name}_projection")
-        heads, dim = stage.shape[-3], stage.shape[-1]
-        if not _is_plain(linear) or linear.out_features != heads * dim:
-            continue
-        made = split_heads(linear(_batched(given)), heads, dim, name)
-        same = _equal(made, stage)
-        if same or parts:
-            weight, bias = linear.weight.detach().T, linear.bias
-            projections[name] = TracedProjection(
-                given.detach(),
-                weight.unflatten(-1, (heads, -1)).movedim(-2, -3),
-                None if bias is None else bias.detach().unflatten(-1, (heads, -1)),
-                "" if same else parts,
-                None if same else _changes(layer.parts, name),
-            )
-    plain = context.transpose(1, 2).flatten(2)
-    for part in layer.parts:
-        context = part.transform_context(context, _batched(x))
-    joined = context.transpose(1, 2).flatten(2)
-    linear = layer.output_projection
-    if _is_plain(linear) and _equal(linear(joined), output):
-        given = joined if x.ndim == 3 else joined[0]
-        bias = None if linear.bias is None else linear.bias.detach()
-        changed = "" if _equal(joined, plain) else parts
-        projections["output"] = TracedProjection(
-            given.detach(), linear.weight.detach().T, bias, changed
-        )
-    return projections
-
-
-def _batched(tensor: Tensor) -> Tensor:
-    """Return a tensor of three axes unchanged, any other with a batch axis of 1 in front."""
-    return tensor if tensor.ndim == 3 else tensor[None]
-
-
-def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
-    """Return how each part of a layer changes the query, key or value; None if one does so in an unknown manner.
-
-    A rotation gives {"part", "layout", "turned"}, a norm of one head {"part", "eps", "weight"}; any change of the value
-    is unknown. Parts that do not change it are left out, so that () means unchanged.
-    """
-    found: list[dict[str, Any]] = []
-    for part in parts:
-        kind = type(part)
-        if name == "value" or kind.transform_query_key is Part.transform_query_key:
-            if name == "value" and kind.transform_value is not Part.transform_value:
-                return None
-        elif kind.transform_query_key is Rotary.transform_query_key:
-            found.append({"part": kind.__name__, "layout": part.layout, "turned": part.rotated_dim})
-        elif kind.transform_query_key is QueryKeyNorm.transform_query_key and not part.is_wide:
-            norm = getattr(part, f"{name}_norm")
-            eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
-            found.append({"part": kind.__name__, "eps": eps, "weight": norm.weight.tolist()})
-        else:
-            return None
-    return tuple(found)
-
-
-def _is_plain(linear: Any) -> bool:
-    """Return True for an nn.Linear with its own forward, no forward hooks, and a weight that is no tensor subclass."""
-    if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
-        return False
-    return not linear._forward_hooks and type(linear.weight) in (Tensor, nn.Parameter)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors have the same shape and exactly equal numbers; NaN equals NaN."""
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 AXES = {
@@ -215,9 +110,12 @@ class Expected(NamedTuple):
     tensor: Tensor
 
 
-@dataclass(eq=False)
-class TracedCall:
-    """One call of attention.
+@dataclass(eq=False, repr=False)
+class Trace(Mapping[str, Tensor]):
+    """The stages of one call of attention, by name and in order.
+
+    `trace["weights"]` is a tensor, `print(trace)` shows every stage with its formula and numbers,
+    `trace.explain(query=1)` writes the arithmetic of one token out.
 
     Attributes:
         title: the name of what was called.
@@ -229,6 +127,15 @@ class TracedCall:
         kernel: the kernel that runs this call untraced; None for user code.
         difference: the largest distance of the context to that of the kernel, without dropout.
         expected: of user code, the first stage that differs from the definition; None if none does.
+        tokens: a label for each query: its number, and its word if there are words.
+        source_tokens: a label for each key.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> x = torch.eye(2)
+        >>> ch.trace(ch.attend, x, x, x, scale=1.0)["weights"]
+        tensor([[0.7311, 0.2689],
+                [0.2689, 0.7311]])
     """
 
     title: str
@@ -245,6 +152,231 @@ class TracedCall:
     kernel: str | None = None
     difference: float = 0.0
     expected: Expected | None = None
+    tokens: list[str] = field(default_factory=list)
+    source_tokens: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not isinstance(name, str) or name not in self.steps:
+            raise SelectionError(
+                "trace.stage",
+                f"there is no stage {shown(name)}; there are {', '.join(self.steps)}.",
+            )
+        return self.steps[name].tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        return self.show()
+
+    def __repr__(self) -> str:
+        return f"Trace of {self.title}: {', '.join(self.steps)}"
+
+    def show(self, *, sample: int = 0, head: int = 0) -> str:
+        """Return every stage as text, for one sample of the batch and one head.
+
+        Args:
+            sample: which row of the batch.
+            head: which query head.
+
+        Raises:
+            SelectionError: code `trace.part`, if there is no such sample or head.
+        """
+        lines = [f"trace of {self.title}"]
+        for step in self._drawn():
+            lines.append("")
+            lines.append(f"{step.name}  [{step.shape}]" + (f"  {step.line}" if step.line else ""))
+            if step.same_as is not None:
+                lines.append(f"  the same as {step.same_as}: {step.formula}")
+                continue
+            lines.append(f"  {step.formula}")
+            part, which = self._part(step, sample, head)
+            lines += [f"  {line}" for line in table(part, self._row_labels(step), which)]
+        lines += ["", self.verdict]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the trace as HTML for a notebook."""
+        return drawing("notebook.inline.markup").trace_html(self)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sample: int | None = None,
+        head: int | None = None,
+    ) -> Path:
+        """Write the stages as a page to step through, which opens without a network.
+
+        It shows them from left to right, and of the number under the pointer how it came about.
+
+        Args:
+            path: the file; an existing one is replaced.
+            sample: only this row of the batch; None for all, to choose from.
+            head: only this query head; None for all.
+
+        Returns:
+            The path.
+
+        Raises:
+            SelectionError: code `trace.part`, if there is no such sample or head.
+            TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> x = torch.eye(2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ch.trace(ch.attend, x, x, x).to_html(f"{folder}/steps.html").name
+            'steps.html'
+        """
+        payload = drawing("element.trace_page").trace_payload(self, sample=sample, head=head)
+        return drawing("page.page").write_page(path, payload)
+
+    def explain(self, query: int, *, sample: int = 0, head: int = 0) -> str:
+        """Return the arithmetic of one query as text.
+
+        Args:
+            query: which query, counted from 0; negative from the end.
+            sample: which row of the batch.
+            head: which query head.
+
+        Raises:
+            SelectionError: code `trace.part`, if there is no such query, sample or head.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> x = torch.tensor([[1.0, 0.0], [0.5, 2.0]])
+            >>> print(ch.trace(ch.attend, x, x, x).explain(query=1))
+            query 1: [0.5, 2]
+            <BLANKLINE>
+            scores: the query times each key
+              0  0.5·1 + 2·0 = 0.5000
+              1  0.5·0.5 + 2·2 = 4.2500
+            <BLANKLINE>
+            weights: scores × 0.7071 (1/√2); softmax: exp(score − 3.0052, the largest), divided by their sum
+              0     0.3536  exp(−2.6517) = 0.0705   weight 0.0659
+              1     3.0052  exp(0.0000) = 1.0000   weight 0.9341
+              the exps add up to 1.0705, the weights to 1.0000
+            <BLANKLINE>
+            context: the weighted sum of the values
+              0.0659·1 + 0.9341·0.5 = 0.5329
+              0.0659·0 + 0.9341·2 = 1.8682
+        """
+        parts = {name: self._part(step, sample, head)[0] for name, step in self.steps.items()}
+        count = len(parts["query"])
+        if not -count <= query < count:
+            raise SelectionError("trace.part", f"there are {count} queries; got query={query}.")
+        query %= count
+        sink = None if self.sinks is None else float(self.sinks[head])
+        formulas = {step.name: step.formula for step in self.steps.values() if not step.same_as}
+        standard = all(step.standard for step in self.steps.values())
+        lines = arithmetic(
+            parts, query, self.tokens[query], self.source_tokens, formulas, standard, sink
+        )
+        return "\n".join(lines)
+
+    def plot(
+        self,
+        stages: Sequence[str] | None = None,
+        *,
+        sample: int = 0,
+        head: int = 0,
+        log: bool = False,
+        ax: Any = None,
+    ) -> Any:
+        r"""Draw the stages from left to right with matplotlib, and return the axes; small stages show their numbers.
+
+        Weights are on a scale from 0, all else on one with 0 in the middle; hidden pairs are white.
+
+        Args:
+            stages: only these, in this order; None is all that are not a mere repetition.
+            sample: which row of the batch.
+            head: which query head.
+            log: a logarithmic scale for the weights.
+            ax: an array of axes to draw in, one for each stage; None is a new figure of pyplot's.
+
+        Returns:
+            An array of axes, one for each stage.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
+            SelectionError: code `trace.part`, if there is no such sample or head; code
+                `trace.stage`, if there is no such stage.
+            ArgumentError: codes `plot.stages`, for no stage, and `plot.empty`, for one of no numbers.
+            ArgumentTypeError: codes `plot.axes`, `plot.stages` and `log.type`.
+            ShapeError: code `plot.axes`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> x = torch.eye(2)
+            >>> axes = ch.trace(ch.attend, x, x, x).plot()
+            >>> [each.get_title().split("\n")[0] for each in axes]
+            ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
+        """
+        return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
+
+    def _drawn(self) -> Iterator[Step]:
+        """Yield every stage, and after the first that differs from the definition, what it should be."""
+        for step in self.steps.values():
+            yield step
+            if self.expected is not None and self.expected.stage == step.name:
+                formula = f"{step.name} by the definition, of the stages before it"
+                yield Step(
+                    f"expected_{step.name}",
+                    self.expected.tensor,
+                    step.axes,
+                    formula,
+                    standard=False,
+                )
+
+    def _part(self, step: Step, sample: int, head: int) -> tuple[Tensor, str]:
+        """Return a stage for one sample and head, (rows, columns), and what was selected, as "batch 0, head 1" or "".
+
+        The numbers have no graph. A key head is that of the query head. Raises SelectionError for an index out of
+        range; an axis that the trace lacks has one entry. Of an empty axis, entry 0 is (0, columns).
+        """
+        tensor, words = step.tensor.detach(), []
+        leading = {axis for each in self.steps.values() for axis in each.axes[:-2]}
+        for axis, asked in (("batch", sample), ("num_heads", head)):
+            if axis not in leading:
+                _check_index(asked, 1, axis)
+        for axis in step.axes[:-2]:
+            index = {"batch": sample, "num_heads": head, "num_kv_heads": head}[axis]
+            if axis == "num_kv_heads":
+                groups = self.steps["query"].tensor.shape[-3] // tensor.shape[0]
+                index //= groups
+            if tensor.shape[0] == index == 0:
+                return tensor.reshape(0, tensor.shape[-1]), ""
+            _check_index(index, tensor.shape[0], axis)
+            if tensor.shape[0] > 1:
+                words.append(f"{axis.removeprefix('num_').removesuffix('s')} {index}")
+            tensor = tensor[index]
+        return tensor, ", ".join(words)
+
+    def _hidden(self, part: Tensor, sample: int, head: int) -> Tensor:
+        """Return bool, True where the masked score of a pair is −∞.
+
+        All False for a stage of another shape than the scores.
+        """
+        scores = self._part(self.steps["masked_scores"], sample, head)[0]
+        if scores.shape != part.shape:
+            return torch.zeros_like(part, dtype=torch.bool)
+        return scores == -math.inf
+
+    def _row_labels(self, step: Step) -> list[str]:
+        """Return the labels of the rows of a stage: those of the keys or those of the queries."""
+        rows = step.axes[-2]
+        return self.source_tokens if rows in ("kv_len", "source_tokens") else self.tokens
+
+
+def _check_index(index: int, count: int, axis: str) -> None:
+    """Raise SelectionError unless 0 ≤ index < count; negative indices are refused."""
+    if not 0 <= index < count:
+        raise SelectionError("trace.part", f"there are {count} along {axis}; got {index}.")
 
 
 def input_steps(inputs: dict[str, Tensor]) -> list[Step]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.subject.locating import located
-from clearhead.tracing.traced_call import Expected, Step, TracedCall, TracedProjection, input_steps
+from clearhead.tracing.traced_call import Expected, Step, Trace, TracedProjection, input_steps
 from clearhead.tracing.user_code import SIDES, Recording, record
 from clearhead.tracing.user_code_stages import (
     STAGE_OF,
@@ -19,7 +19,7 @@ from clearhead.tracing.user_code_stages import (
 )
 
 
-def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
+def user_call(code: Any, *inputs: Tensor, **options: Any) -> Trace:
     """Call user code, given as an object or as "file.py:Name", and compare its stages with the definition.
 
     A module is copied and `sys.path` restored.
@@ -50,7 +50,7 @@ def user_call(code: Any, *inputs: Tensor, **options: Any) -> TracedCall:
     query_len, kv_len = recording.attention.scores.shape[-2:]
     steps = (*input_steps(recording.tokens()), *computed.steps, *output)
     verdict = _verdict(recording, expected, mixed, hides)
-    return TracedCall(
+    return Trace(
         recording.name,
         {step.name: step for step in steps},
         query_len,
@@ -117,10 +117,12 @@ def _linear_map(source: Tensor, weight: Tensor, result: Tensor) -> TracedProject
 
     Numbers are compared up to rounding. None if they differ, widths do not fit, or the result is empty.
     """
-    if weight.shape[-2] != source.shape[-1] or not result.numel():
+    if weight.shape[-2] != source.shape[-1] or weight.shape[-1] != result.shape[-1]:
         return None
-    side = source if weight.ndim == 2 else source.unsqueeze(-3)
-    rest = result - (side @ weight).reshape(result.shape)
+    made = (source if weight.ndim == 2 else source.unsqueeze(-3)) @ weight
+    if made.numel() != result.numel() or not result.numel():
+        return None
+    rest = result - made.reshape(result.shape)
     bias = rest[..., :1, :]
     bias = bias[0] if rest.ndim > weight.ndim else bias
     if not equal_to_rounding(result - rest + bias, result, result.dtype):
@@ -150,17 +152,12 @@ def _output(
         merged.reshape(output.shape), output, dtype
     ):
         return [Step("output", output, axes, words)] if heads else [], {}
-    start = recording.attention.layout.context.place
     for node in reversed(recording.recorder.nodes):
-        if node.kind != "linear" or node.place < start or node.constant != 1:
+        if node.kind != "linear" or node.constant != 1 or node.operands[1].ndim != 2:
             continue
-        side, weight = node.operands[:2]
-        if side.numel() != merged.numel() or weight.ndim != 2:
-            continue
-        if equal_to_rounding(merged.reshape(side.shape), side, dtype):
-            projection, line = _linear_map(merged, weight, output), recording.line(node.place)
-            formula, standard = f"{words}, projected", projection is not None
-            step = Step("output", output, axes, formula, None, line, standard)
-            return [step], {"output": projection} if projection else {}
+        if projection := _linear_map(merged, node.operands[1], output):
+            formula, line = f"{words}, projected", recording.line(node.place)
+            step = Step("output", output, axes, formula, None, line)
+            return [step], {"output": projection}
     formula = "the output of the code; how it is computed from the contexts is not read"
     return [Step("output", output, axes, formula, standard=False)], {}

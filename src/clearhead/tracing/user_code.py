@@ -1,10 +1,8 @@
 """Record one call of user code, and find the attention in it."""
 
 import inspect
-import linecache
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,10 +108,8 @@ class Recording:
             return f"made of {source}"
         if node.kind == "input":
             return f"the same as {source}"
-        if node.kind != "linear" or node.constant is None:
+        if node.kind != "linear" or node.constant != 1:
             return f"made of {source} by {node.name}"
-        if node.constant == 0:
-            return f"a matrix times rows made of {source}: each is mixed of several tokens"
         nodes = dict.fromkeys(node for node, _ in self.origins[SIDES.index(name)].heads) or [node]
         names = [self.recorder.parameters.get(each.storages[1], "a matrix") for each in nodes]
         return f"{source} times {', '.join(names)}"
@@ -140,7 +136,13 @@ def record(code: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> R
     """
     floats = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
     if not callable(code) or not floats or floats[0].ndim < 2:
-        raise _not_traced(code, inputs)
+        kinds = ", ".join(type(each).__name__ for each in inputs) or "nothing"
+        raise ArgumentTypeError(
+            "trace.thing",
+            "trace takes clearhead.attend, a MultiHeadAttention, a rung of the ladder, or code of your own, "
+            f"called with tokens (tokens, width) or (batch, tokens, width) of floating point; got {name_of(code)} "
+            f"with {kinds}. A model is watched: clearhead.watch(model).",
+        )
     arguments, declared = _divided(code, options)
     if isinstance(code, SimpleAttention):
         declared.setdefault("scale", 1.0)
@@ -173,8 +175,8 @@ def record(code: Any, inputs: Sequence[Tensor], options: Mapping[str, Any]) -> R
     if found is None:
         raise UnsupportedError(
             "trace.unread",
-            f"no attention can be read in {name}: {_unread(recorder, lines)}. A model is watched: "
-            "clearhead.watch(model).",
+            f"no attention can be read in {name}: no weights of all queries and keys at once multiply a value. A model "
+            "is watched: clearhead.watch(model).",
         )
     attention, origins, others = found
     batch = 1 if attention.query.shape[1] != lengths[0] else samples
@@ -298,20 +300,6 @@ def _origin(recorder: Recorder, element: Tensor, index: Tensor, heads: int) -> O
     return Origin(node, tuple((node, int(first)) for first in column[:heads, 0, 0]))
 
 
-def _not_traced(code: object, inputs: Sequence[object]) -> ArgumentTypeError:
-    """Return the error for an object that is no attention, or inputs that are no tokens."""
-    kinds = ", ".join(type(each).__name__ for each in inputs) or "nothing"
-    first = next(iter(inputs), None)
-    if isinstance(first, Tensor):
-        kinds = f"{str(first.dtype).removeprefix('torch.')} {list(first.shape)}"
-    return ArgumentTypeError(
-        "trace.thing",
-        "trace takes clearhead.attend, a MultiHeadAttention, a rung of the ladder, or code of your own, "
-        f"called with tokens (tokens, width) or (batch, tokens, width) of floating point; got {name_of(code)} "
-        f"with {kinds}. A model is watched: clearhead.watch(model).",
-    )
-
-
 def _divided(
     code: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -341,23 +329,3 @@ def _copied(code: Any) -> tuple[Any, dict[int, str], list[int]]:
     code = code if copied is None else copied
     names = {storage_of(parameter): name for name, parameter in code.named_parameters()}
     return code, names, [storage_of(buffer) for buffer in code.buffers()]
-
-
-def _unread(recorder: Recorder, lines: Lines) -> str:
-    """Return in words why no attention was found: no product of two tensors that depend on the input was called.
-
-    Or, if one was, that no weights multiply a value, with the line of the first product if it is known.
-    """
-    products = [node for node in recorder.nodes if node.kind in ("product", "fused")]
-    if not products:
-        return (
-            "no product of two tensors that depend on the input, such as query @ key.mT, was called"
-        )
-    where, place = "", lines.found.get(products[0].place)
-    if place is not None:
-        code = linecache.getline(*place).strip()
-        where = f" in line {place[1]} of {Path(place[0]).name}" + (f", {code}" if code else "")
-    return (
-        f"the product{where} is of two tensors that depend on the input, but no weights of all queries and "
-        "keys at once multiply a value"
-    )

@@ -30,6 +30,17 @@ NO_CHANGE = {
     "capped_scores": "no softcap",
     "masked_scores": "no mask, no bias",
 }
+FORMULAS = {
+    "scale": "{} × {}{}",
+    "scales": "{}, each head times a number of its own",
+    "cap": "{}, through tanh",
+    "hide": "{}, {} for the hidden pairs",
+    "fill": "{}, {} for the hidden pairs",
+    "number": "{} + {} for some pairs",
+    "add": "{} + bias",
+    "dropout": "dropout: some {} 0, the others × {}",
+}
+"""A change in words, of the name of the stage before it, its number and 1/√head_dim, or "", in brackets."""
 ORDER = tuple(NO_CHANGE)
 OVER = {
     "keys": "softmax({}) over the keys",
@@ -158,22 +169,17 @@ class StagesOfCode:
 
         `before` names the stage that it changes, `values` are its numbers.
         """
-        number, after = change.number, change.stage.values
+        number, after, root = change.number, change.stage.values, ""
         if change.kind == "scale":
             head_dim = self._attention.query.shape[-1]
-            root = f"1/√{head_dim}" if math.isclose(number, head_dim**-0.5, rel_tol=1e-5) else ""
-            root = root or (f"1/{1 / number:.4g}" if number and abs(number) < 1 else "")
-            return f"{before} × {number:.4f}" + (f" ({root})" if root else "")
-        if change.kind == "dropout":
-            return f"dropout: some {before} 0, the others × {dropout_factor(change, values):.4g}"
-        if change.kind in ("hide", "fill", "number"):
-            if change.kind == "hide" and change.cells is not None:
-                number = float(max(after[change.cells], default=-math.inf))
-            added = " added" * (change.kind == "number")
-            return f"{before}, {_written(number)}{added} {_pairs(change.cells)}"
-        words = {"scales": ", each head times a number of its own", "cap": ", through tanh"}
-        if change.kind in words or change.kind == "add":
-            return before + words.get(change.kind, " + bias")
+            is_root = math.isclose(number, head_dim**-0.5, rel_tol=1e-5)
+            root = f" (1/√{head_dim})" if is_root else ""
+        elif change.kind == "dropout":
+            number = dropout_factor(change, values)
+        elif change.kind == "hide" and change.cells is not None:
+            number = float(max(after[change.cells], default=-math.inf))
+        if change.kind in FORMULAS:
+            return FORMULAS[change.kind].format(before, _written(number), root)
         if change.stage.name.endswith("softmax"):
             return f"softmax({before}): a softmax of weights"
         if torch.allclose(after * values.sum(-1, keepdim=True), values, atol=1e-6):
@@ -195,35 +201,26 @@ class StagesOfCode:
         (blocks, queries, width), keys = got["query"].shape, got["key"].shape[1]
         at = Setting(contract, blocks, 1, 1, queries, keys, width, got["value"].shape[-1])
         visible = self._visible(at)
-        raw = got["query"] @ got["key"].mT
-        scale = None if gain is None else right_scale(at) / gain
-        scaled = got["scaled_scores"] if scale is None else stages.scaled_scores(raw, scale)
+        sees = visible.any(-1, keepdim=True)
+        scaled = got["scaled_scores"]
+        if gain is not None:
+            scaled = stages.scaled_scores(got["query"] @ got["key"].mT, right_scale(at) / gain)
         capped = stages.capped_scores(scaled, contract.softcap)
         masked = stages.masked_scores(capped, declared_bias(at), visible)
         weights = stages.weights(masked)
-        sees = visible.any(-1, keepdim=True)
-        masked_got = got["masked_scores"]
-        masked_got = masked_got.masked_fill(_hidden(masked_got, capped), -torch.inf)
-        context = got["dropped_weights"] @ got["value"]
-        rows = [("context", got["context"], context, sees)]
         mixed = got["dropped_weights"] if self.undropped is None else self.undropped
-        if not self._same(mixed, weights, sees):
-            changed = (name for name in got if name.startswith("changed_weights"))
-            rows = [
-                (
-                    "scaled_scores",
-                    got["scaled_scores"],
-                    scaled,
-                    ~_hidden(got["scaled_scores"], scaled),
-                ),
-                ("masked_scores", masked_got, masked, sees),
-                ("weights", got["weights"], weights, sees),
-                *((name, mixed, weights, sees) for name in changed),
-                *rows,
-            ]
-        for name, computed, expected, where in rows:
-            if not self._same(computed, expected, where):
-                return Expected(name, self.in_axes_of_call(expected))
+        context = got["dropped_weights"] @ got["value"]
+        changed = [name for name in got if name.startswith("changed_weights")]
+        hidden = _hidden(got["masked_scores"], capped)
+        own = got | dict.fromkeys(changed, mixed)
+        own["masked_scores"] = got["masked_scores"].masked_fill(hidden, -torch.inf)
+        right = {"scaled_scores": scaled, "masked_scores": masked, "weights": weights}
+        right |= dict.fromkeys(changed, weights) | {"context": context}
+        names = ["context"] if self._same(mixed, weights, sees) else list(right)
+        for name in names:
+            where = ~_hidden(own[name], scaled) if name == "scaled_scores" else sees
+            if not self._same(own[name], right[name], where):
+                return Expected(name, self.in_axes_of_call(right[name]))
         return None
 
     def _visible(self, at: Setting) -> Tensor:
@@ -322,15 +319,3 @@ def _written(number: float) -> str:
     if math.isinf(number):
         return "−∞" if number < 0 else "+∞"
     return f"{number:.4g}".replace("-", "−")
-
-
-def _pairs(cells: Tensor | None) -> str:
-    """Return the number of changed pairs of a block as text, "for 6 of 16 pairs"; a range if blocks differ.
-
-    "for some pairs" if `cells` is None.
-    """
-    if cells is None:
-        return "for some pairs"
-    counts = sorted(set(cells.flatten(1).sum(-1).tolist()))
-    count = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"for {count} of {cells[0].numel()} pairs"

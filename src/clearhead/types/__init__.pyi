@@ -16,7 +16,7 @@ from ..reading.logit_lens import Lens
 from ..reading.logit_shares import LogitShares
 from ..reading.written_tokens import Writes
 from ..sharding.sharding import Sharding
-from ..tracing.trace import Step, Trace
+from ..tracing.traced_call import Step, Trace
 from ..watching.missing import Missing
 from ..watching.seen import Seen
 from ..watching.table import HeadRow, Table

@@ -140,22 +140,19 @@ test_what_is_refused = refusals(
         lambda: of(edit=["context"]),
         "figure.edit",
         "'context'",
-        "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, "
-        "rotary",
+        "query, key, value, scores, weights, mask, scale, width, dropout, order, heads, rotary",
     ),
     (
         lambda: of(edit=["W_query"]),
         "figure.edit",
         "'W_query'",
-        "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, "
-        "rotary",
+        "query, key, value, scores, weights, mask, scale, width, dropout, order, heads, rotary",
     ),
     (
         lambda: of(edit=[["scores"]]),
         "figure.edit",
         "['scores']",
-        "query, key, value, scores, weights, mask, softmax, scale, width, dropout, order, heads, "
-        "rotary",
+        "query, key, value, scores, weights, mask, scale, width, dropout, order, heads, rotary",
     ),
     (lambda: of(predict="weights"), "figure.predict", "'weights'"),
     (

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -125,35 +125,6 @@ def test_no_arithmetic_is_missing_from_x_to_the_output(name: str, head: int | No
             linear(stage["contexts"], stage["W_output"], told["W_output"]["bias"]),
             -2,
         )
-
-
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_norms_and_turns_are_what_the_page_takes_them_for(layout: Any) -> None:
-    norm, rotary = ch.layers.QueryKeyNorm(8), ch.layers.Rotary(8, layout=layout, rotated_dim=6)
-    torch.nn.init.normal_(norm.key_norm.weight)
-    layer = ch.MultiHeadAttention(16, num_heads=2, parts=[norm, rotary])
-    payload = trace_payload(ch.trace(layer, torch.randn(1, 5, 16)))
-    arrays, told = arrays_of(payload), {step["name"]: step for step in payload.data["stages"]}
-    assert told["W_value"]["changes"] is None
-    scaled, turned = told["W_key"]["changes"]
-    assert turned == {"part": "Rotary", "layout": layout, "turned": 6}
-    made = arrays["x"] @ arrays["W_key"]
-    root = (made.square().mean(-1, keepdim=True) + scaled["eps"]).sqrt()
-    normed = made / root * torch.tensor(scaled["weight"])
-    pairs = [(0, 3), (1, 4), (2, 5)] if layout == "half" else [(0, 1), (2, 3), (4, 5)]
-    for place, pair in enumerate(pairs):
-        before, after = (
-            torch.view_as_complex(each[..., pair].contiguous()) for each in (normed, arrays["key"])
-        )
-        angle = torch.arange(5) * 10_000 ** (-place / 3)
-        torch.testing.assert_close(
-            after, before * torch.polar(torch.ones(5), angle), rtol=0, atol=1e-5
-        )
-    torch.testing.assert_close(arrays["key"][..., 6:], normed[..., 6:], rtol=0, atol=1e-5)
-    # Of any other part only what comes out is known.
-    doubled = ch.MultiHeadAttention(8, num_heads=2, parts=[Doubled()])
-    steps = trace_payload(ch.trace(doubled, torch.randn(1, 5, 8))).data["stages"]
-    assert all(step["changes"] is None for step in steps if "changes" in step)
 
 
 def test_the_widths_of_two_texts_have_names_of_their_own() -> None:

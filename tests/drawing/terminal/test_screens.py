@@ -10,14 +10,14 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.drawing.terminal.screens import DIMENSIONS, Screens, why_lines
 from clearhead.errors import SelectionError
-from clearhead.integrations.text_models import TextReading
+from clearhead.integrations.text_models import Reading
 from clearhead.matrix.map_tiles import stages_of_pair
 from clearhead.watching.seen import Seen
 
 TOKENS = ("[CLS]", "cat", "sat", "on", "it", "[SEP]")
 
 
-def reading() -> TextReading:
+def reading() -> Reading:
     """Two layers: one that looks everywhere alike, and one whose second head links it to cat."""
     still = torch.zeros(1, 2, 6, 6)
     linked = still.clone()
@@ -25,7 +25,7 @@ def reading() -> TextReading:
     identity = torch.eye(6).expand(1, 2, 6, 6)
     matrices = tuple(AttentionMatrix(each, identity, scale=1.0) for each in (still, linked))
     special = (True, False, False, False, False, True)
-    return TextReading(TOKENS, special, ("a.0", "a.1"), matrices, Seen("", "matrix"))
+    return Reading(TOKENS, special, ("a.0", "a.1"), matrices, Seen("", "matrix"))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_text_without_words() -> None:
 
 def test_a_long_text_is_not_printed_whole() -> None:
     tokens = tuple(f"word{place}" for place in range(70))
-    long = TextReading(tokens, (False,) * 70, (), (), Seen("", "matrix"))
+    long = Reading(tokens, (False,) * 70, (), (), Seen("", "matrix"))
     screens = Screens(Console(file=io.StringIO(), width=80), long)
     screens.title("model", "")
     assert text(screens).endswith("word59 … and 10 more\n")

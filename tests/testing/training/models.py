@@ -13,29 +13,17 @@ from torch.utils.checkpoint import checkpoint
 WIDTH, HEADS, VOCABULARY, LENGTH, PAD = 16, 2, 13, 24, 0
 
 
-def initialise(model: nn.Module) -> None:
-    for each in model.modules():
-        if isinstance(each, nn.Linear | nn.Embedding):
-            nn.init.normal_(each.weight, std=0.05 if isinstance(each, nn.Embedding) else 0.2)
-
-
 class Attention(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.dropout = dropout
 
-    def forward(
-        self, x: Tensor, context: Tensor, visible: Tensor | None, cache: list[Any] | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor, visible: Tensor | None) -> Tensor:
         query, key, value = (
             each.unflatten(-1, (HEADS, -1)).transpose(1, 2)
             for each in (self.query(x), self.key(context), self.value(context))
         )
-        if cache is not None:
-            if cache:
-                key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
-            cache[:] = key, value
         scores = query @ key.mT / query.shape[-1] ** 0.5
         if visible is not None:
             scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
@@ -57,148 +45,91 @@ class Block(nn.Module):
         visible: Tensor | None,
         context: Tensor | None = None,
         of_context: Tensor | None = None,
-        cache: list[Any] | None = None,
     ) -> Tensor:
         normed = self.norms[0](x)
-        x = x + self.attention(normed, normed, visible, cache)
+        x = x + self.attention(normed, normed, visible)
         if self.crossing is not None:
             x = x + self.crossing(self.norms[2](x), context, of_context)
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
 
-def causal(queries: int, keys: int) -> Tensor:
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+class Model(nn.Module):
+    """Embeddings, blocks and a head, and the switches of its kinds."""
 
+    peeks = uncausal = detached = recomputes = False
+    hides = True
 
-class Decoder(nn.Module):
-    """A causal model of ids; a mask is True at real tokens, documents are numbers."""
-
-    peeks = False
-    uncausal = False
-    detached = False
-    ordered = True
-    restarts = False
-    scale = 1.0
-    recomputes: bool | None = None  # checkpointing, and whether it keeps the random numbers
-
-    def __init__(self, dropout: float = 0.0, layers: int = 2, tied: bool = True) -> None:
+    def __init__(
+        self, outputs: int, dropout: float, crosses: tuple[bool, ...], **head: Any
+    ) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.blocks = nn.ModuleList(Block(dropout, each) for each in crosses)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, outputs, **head)
         self.drop = nn.Dropout(dropout)
-        initialise(self)
+        for each in self.modules():
+            if isinstance(each, nn.Linear | nn.Embedding):
+                nn.init.normal_(each.weight, std=0.05 if isinstance(each, nn.Embedding) else 0.2)
+
+    def embedded(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]).expand_as(ids))
+        return self.drop(x + self.tokens(ids.roll(-1, 1)) if self.peeks else x)
+
+    def block(self, number: int, *inputs: Tensor | None) -> Any:
+        if self.recomputes:
+            return checkpoint(self.blocks[number], *inputs, use_reentrant=False)
+        return self.blocks[number](*inputs)
+
+    def causal(self, ids: Tensor) -> Tensor:
+        seen = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool)
+        return seen if self.uncausal else seen.tril()
+
+    def padding(self, mask: Tensor) -> Tensor | None:
+        return mask.bool()[:, None, None] if self.hides else None
+
+
+class Decoder(Model):
+    """A causal model of ids; documents are numbers."""
+
+    def __init__(self, dropout: float = 0.0, tied: bool = True) -> None:
+        super().__init__(VOCABULARY, dropout, (False, False), bias=False)
         if tied:
             self.head.weight = self.tokens.weight
 
-    def positions(self, mask: Tensor | None, ids: Tensor, past: int) -> Tensor:
-        if mask is not None:
-            return (mask.long().cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-        start = 0 if self.restarts else past
-        return torch.arange(start, start + ids.shape[1]).expand_as(ids)
-
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor | None = None,
-        documents: Tensor | None = None,
-        caches: list[list[Any]] | None = None,
-    ) -> Tensor:
-        past = caches[0][0].shape[2] if caches and caches[0] else 0
-        places = self.positions(mask, ids, past)
-        x = self.tokens(ids) + self.places(places if self.ordered else places * 0)
-        if self.peeks:
-            x = x + self.tokens(ids.roll(-1, 1))
-        x = self.drop(x)
-        visible = causal(ids.shape[1], past + ids.shape[1])[None, None]
-        if self.uncausal:
-            visible = torch.ones_like(visible)
-        if mask is not None:
-            visible = visible & mask.bool()[:, None, None]
+    def forward(self, ids: Tensor, documents: Tensor | None = None) -> Tensor:
+        x, visible = self.embedded(ids), self.causal(ids)
         if documents is not None:
             visible = visible & (documents[:, :, None] == documents[:, None])[:, None]
-        for number, block in enumerate(self.blocks):
-            cache = None if caches is None else caches[number]
-            if self.recomputes is None:
-                x = block(x, visible, cache=cache)
-            else:
-                x = checkpoint(
-                    block, x, visible, use_reentrant=False, preserve_rng_state=self.recomputes
-                )
-        return self.scale * self.head(self.norm(x.detach() if self.detached else x))
+        for number in range(len(self.blocks)):
+            x = self.block(number, x, visible)
+        return self.head(self.norm(x.detach() if self.detached else x))
 
 
-class Encoder(nn.Module):
+class Encoder(Model):
     """Of ids and a mask: a vector of classes, or logits at each token."""
 
-    ordered = True
-    hides = True
-    recomputes: bool | None = None
-
     def __init__(self, classes: int | None = 4, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(classes or VOCABULARY, dropout, (False, False))
         self.classes = classes
-        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block(dropout) for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes or VOCABULARY)
-        self.drop = nn.Dropout(dropout)
-        initialise(self)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        places = torch.arange(ids.shape[1]).expand_as(ids)
-        x = self.drop(self.tokens(ids) + self.places(places if self.ordered else places * 0))
-        visible = mask.bool()[:, None, None] if self.hides else None
-        for block in self.blocks:
-            if self.recomputes is None:
-                x = block(x, visible)
-            else:
-                x = checkpoint(
-                    block, x, visible, use_reentrant=False, preserve_rng_state=self.recomputes
-                )
+        x = self.embedded(ids)
+        for number in range(len(self.blocks)):
+            x = self.block(number, x, self.padding(mask))
         x = self.norm(x)
         if self.classes is not None:
             x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
         return self.head(x)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Model):
     """Of a source with a mask, and of the target so far."""
 
-    uncausal = False
-    hides = True
-    source_ordered = True
-    recomputes: bool | None = None
-
     def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.reader, self.writer = Block(dropout), Block(dropout, crosses=True)
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
-        self.drop = nn.Dropout(dropout)
-        initialise(self)
+        super().__init__(VOCABULARY, dropout, (False, True))
 
-    def embedded(self, ids: Tensor, start: int = 0, ordered: bool = True) -> Tensor:
-        places = torch.arange(start, start + ids.shape[1])
-        return self.drop(self.tokens(ids) + self.places(places if ordered else places * 0))
-
-    def forward(
-        self,
-        source: Tensor,
-        mask: Tensor,
-        target: Tensor,
-        cache: list[Any] | None = None,
-        past: int = 0,
-    ) -> Tensor:
-        visible = mask.bool()[:, None, None] if self.hides else None
-        context = self.reader(self.embedded(source, ordered=self.source_ordered), visible)
-        length = past + target.shape[1] if cache else target.shape[1]
-        seen = causal(target.shape[1], length)
-        x = self.embedded(target, past)
-        arguments = (x, torch.ones_like(seen) if self.uncausal else seen, context, visible)
-        if self.recomputes is None:
-            x = self.writer(*arguments, cache)
-        else:
-            x = checkpoint(
-                self.writer, *arguments, use_reentrant=False, preserve_rng_state=self.recomputes
-            )
+    def forward(self, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+        visible = self.padding(mask)
+        context = self.block(0, self.embedded(source), visible)
+        x = self.block(1, self.embedded(target), self.causal(target), context, visible)
         return self.head(self.norm(x))

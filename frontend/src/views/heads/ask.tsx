@@ -1,6 +1,5 @@
 // Which heads look from here to there? The answer of every head to what is pinned.
 
-import { useMemo } from "preact/hooks";
 import { Bars } from "../../shared/bars";
 import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
@@ -11,7 +10,7 @@ import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { filtered, type Kind, leftOut } from "./filter";
 import { type Chosen, headsOf, same, shortName } from "./names";
 import { RunNames } from "./run_names";
-import { headMap, knownMap } from "./tiles";
+import { headMap } from "./tiles";
 import { nameOf } from "./words";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */
@@ -57,25 +56,6 @@ function askedOf(data: HeadsData, about: Texts, question: Question): Chosen[] {
   );
 }
 
-/** What these heads answer, the largest first. */
-function answersOf(
-  data: HeadsData,
-  asked: readonly Chosen[],
-  maps: readonly HeadMap[],
-  question: Question,
-  without: readonly Kind[],
-): Answer[] {
-  // Of a pair that was asked for by name nothing is left out.
-  const pair = question.query !== null && question.key !== null;
-  const out = pair ? [] : data.layers.map((layer) => leftOut(data, layer, without));
-  const found = asked.flatMap((chosen, at) => {
-    const whole = maps[at]!;
-    const link = answerOf(filtered(whole, out[chosen.layer] ?? null, 0), question);
-    return link ? [{ ...chosen, link, error: whole.error(link.weight) }] : [];
-  });
-  return found.sort((a, b) => b.link.weight - a.link.weight);
-}
-
 /** The answers of all heads of the same texts, the largest first. */
 export async function askHeads(
   data: HeadsData,
@@ -88,60 +68,54 @@ export async function askHeads(
   const maps = await Promise.all(
     asked.map(({ layer, head }) => headMap(source, layer, data.layers[layer]!, head)),
   );
-  return answersOf(data, asked, maps, question, without);
+  // Of a pair that was asked for by name nothing is left out.
+  const pair = question.query !== null && question.key !== null;
+  const out = pair ? [] : data.layers.map((layer) => leftOut(data, layer, without));
+  const found = asked.flatMap((chosen, at) => {
+    const whole = maps[at]!;
+    const link = answerOf(filtered(whole, out[chosen.layer] ?? null, 0), question);
+    return link ? [{ ...chosen, link, error: whole.error(link.weight) }] : [];
+  });
+  return found.sort((a, b) => b.link.weight - a.link.weight);
 }
 
-/** The same at once, where all of these heads have been read; else null. */
-function answersAtOnce(
-  data: HeadsData,
-  source: Source,
-  about: Texts,
-  question: Question,
-  without: readonly Kind[],
-): Answer[] | null {
-  const asked = askedOf(data, about, question);
-  const maps = asked.map(({ layer, head }) => knownMap(source, layer, head));
-  return maps.every((map) => map !== null) ? answersOf(data, asked, maps, question, without) : null;
+/** What was asked last, and what all heads answer. */
+export interface Answered {
+  about: LayerData;
+  question: Question;
+  answers: Answer[];
 }
 
-/** The answers to what is pinned; null while nothing is. */
+/** The answers to what is pinned; null while nothing is. Those to the last question stay until the next are there. */
 export function useAnswers(
   data: HeadsData,
   source: Source,
   about: LayerData,
   pinned: Point,
   without: readonly Kind[],
-): Answer[] | null {
+): Answered | null {
   const question = questionOf(pinned);
-  const { query, key } = question ?? {};
-  // Other texts have other answers, also while those to the texts before are still there.
-  const of = [about.query.text, about.key.text, query, key, without] as const;
-  // In the drawing that shows the pin: another one would cost as much again.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `of` has what the question is made of.
-  const atOnce = useMemo(
-    () => question && answersAtOnce(data, source, about, question, without),
-    [data, source, ...of],
-  );
-  const { value, fresh } = useLoaded(
-    () => (question && !atOnce ? askHeads(data, source, about, question, without) : null),
-    of,
-  );
-  return atOnce ?? ((question && fresh && value) || null);
+  const load = async (question: Question) => {
+    const answers = await askHeads(data, source, about, question, without);
+    return { about, question, answers };
+  };
+  const of = [about, question?.query, question?.key, without];
+  const { value } = useLoaded(() => question && load(question), of);
+  return (question && value) || null;
 }
 
 interface AnswersProps {
   data: HeadsData;
-  about: LayerData;
-  pinned: Point;
-  answers: Answer[];
+  answered: Answered;
   chosen: Chosen;
   choose: (chosen: Chosen) => void;
 }
 
 /** The heads that answer most strongly, as a list to choose from. */
-export function Answers({ data, about, pinned, answers, chosen, choose }: AnswersProps) {
+export function Answers({ data, answered, chosen, choose }: AnswersProps) {
+  const { about, question, answers } = answered;
+  const { query, key } = question;
   const [queryName, keyName] = [nameOf(data, about, "query"), nameOf(data, about, "key")];
-  const { query, key } = questionOf(pinned)!;
   const name = (token: string) => <b>{short(token, 14)}</b>;
   const every = data.layers.reduce((sum, { rows }) => sum + rows.length, 0);
   const rest = every - answers.length;

@@ -1,9 +1,9 @@
 // What one head gives more than another: A − B, pair by pair.
 import type { Source, Tile, TileRequest } from "../../source";
-import { endOfGrid, type HeadMap, type HeadsData, type LayerData, strongest, table } from "./data";
+import { endOfGrid, type HeadMap, type HeadsData, type LayerData, strongest } from "./data";
 import type { LeftOut } from "./filter";
 import type { Chosen } from "./names";
-import { bounds, headMap, spanOfRequest } from "./tiles";
+import { bounds, headMap, pool, spanOfRequest } from "./tiles";
 
 /** Where neither head may look; no difference is as small. */
 export const NOWHERE = Number.NEGATIVE_INFINITY;
@@ -126,53 +126,9 @@ export function differenceTile(
 ): Tile {
   const rows = spanOfRequest(request.rows, request.cells[0], queries);
   const columns = spanOfRequest(request.columns, request.cells[1], keys);
-  const values = new Float32Array(rows.cells * columns.cells).fill(NOWHERE);
-  for (let query = rows.from; query < rows.to; query++) {
-    const row = Math.floor((query - rows.from) / rows.step);
-    const tall = Math.min(rows.step, rows.to - rows.from - row * rows.step);
-    for (let key = columns.from; key < columns.to; key++) {
-      const by = difference[query * keys + key]!;
-      if (by === NOWHERE) continue;
-      const cell = row * columns.cells + Math.floor((key - columns.from) / columns.step);
-      values[cell] = (values[cell] === NOWHERE ? 0 : values[cell]!) + by / tall;
-    }
-  }
+  const values = pool(rows, columns, keys, (at) => difference[at]!, NOWHERE);
   const top = endOfDifferences(values, [rows.cells, columns.cells]);
   return { ...bounds(rows, columns), values, top, grain: [1, 1], links: 0, signed: true };
-}
-
-/** A − B where not all weights are at hand: a cell of it is the difference of both cells. null where one
- * of the maps is finer than the other. */
-export async function differenceOfTiles(
-  tilesOf: (request: TileRequest) => Promise<(Tile | null)[]>,
-  request: TileRequest,
-): Promise<Tile | null> {
-  let [one, other] = await tilesOf(request);
-  if (one && other && !isAlike(one, other)) {
-    const cells = one.cells.map((count, side) => Math.min(count, other!.cells[side]!));
-    [one, other] = await tilesOf({ ...request, cells: cells as [number, number] });
-  }
-  if (!one || !other || !isAlike(one, other)) return null;
-  const values = one.values.map((here, at) => {
-    const there = other!.values[at]!;
-    if (here < 0 && there < 0) return NOWHERE;
-    return (here < 0 ? 0 : here) - (there < 0 ? 0 : there);
-  });
-  const { exact: _, ...tile } = one;
-  return {
-    ...tile,
-    values,
-    top: endOfDifferences(values, one.cells),
-    grain: [Math.max(one.grain[0], other.grain[0]), Math.max(one.grain[1], other.grain[1])],
-    ...(one.exact && other.exact && { exact: true }),
-    signed: true,
-  };
-}
-
-function isAlike(a: Tile, b: Tile): boolean {
-  return (["rows", "columns", "cells"] as const).every((side) =>
-    a[side].every((edge, at) => Math.abs(edge - b[side][at]!) < 1e-6),
-  );
 }
 
 export function endOfDifferences(values: Float32Array, cells: [number, number]): number {
@@ -201,36 +157,4 @@ export async function differences(
     found.push({ head, partner, by: apart(differenceOf(a, b, places), one.queries, one.keys) });
   }
   return found.sort((x, y) => y.by - x.by);
-}
-
-/** The head that is farthest from another one of the same texts, by their small maps. */
-export async function mostDifferent(
-  data: HeadsData,
-  source: Source,
-  { layer, head }: Chosen,
-): Promise<Chosen | null> {
-  const about = data.layers[layer]!;
-  const values = async (place: number) => {
-    const { small, rows } = data.layers[place]!;
-    if (!small) return null;
-    const codes = await source.array(`${place}/small`);
-    const size = small.shape[0] * small.shape[1];
-    return rows.map((_, at) => {
-      const known = table(small, small.top[at]!);
-      const own = codes.subarray(at * size, (at + 1) * size) as Uint8Array;
-      return Float32Array.from(own, (code) => Math.max(0, known[code]!));
-    });
-  };
-  const own = (await values(layer))?.[head];
-  let best: Chosen | null = null;
-  let most = 0;
-  for (const [place, other] of data.layers.entries()) {
-    if (other.run !== about.run || other.queries !== about.queries || other.keys !== about.keys)
-      continue;
-    for (const [at, map] of ((await values(place)) ?? []).entries()) {
-      const by = own!.reduce((sum, value, cell) => sum + Math.abs(value - map[cell]!), 0);
-      if (by > most) [best, most] = [{ layer: place, head: at }, by];
-    }
-  }
-  return best;
 }

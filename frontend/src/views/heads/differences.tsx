@@ -1,7 +1,6 @@
-// Two heads as one map of what the first gives more than the second, and all heads by how far they are
-// from their partners.
+// Two heads as one map of what the first gives more than the second, and how far all heads are from their partners.
 
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { Bars } from "../../shared/bars";
 import { short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
@@ -9,7 +8,7 @@ import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point } from "../../shared/map";
 import { percent, signedPercent } from "../../shared/scale";
 import { computed, type Signal } from "../../shared/signals";
-import type { Source, Tile, TileRequest } from "../../source";
+import type { Source, Tile } from "../../source";
 import type { Answer } from "./ask";
 import type { HeadMap, HeadsData } from "./data";
 import {
@@ -17,21 +16,19 @@ import {
   apart,
   type Change,
   differenceOf,
-  differenceOfTiles,
   differences,
   differenceTile,
   endOfDifferences,
   largestChanges,
   NOWHERE,
 } from "./difference";
-import { leftOut, shownTile } from "./filter";
+import { leftOut } from "./filter";
 import { type Chosen, everyHead, same, shortName, titleOf } from "./names";
 import { LEAST } from "./numbers";
 import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
 import { RunNames } from "./run_names";
-import { sameTexts } from "./several";
 import { partner } from "./start";
-import { cellOf, detail, inside, nameOf } from "./words";
+import { inside, nameOf } from "./words";
 
 const SHOWN = 10;
 
@@ -49,7 +46,6 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
   const layer = data.layers[a.layer]!;
   const other = data.layers[b.layer]!;
   const [maps, failed] = useHeadMaps(source, data, pair);
-  const [unequal, setUnequal] = useState(false);
   const kinds = shared.without.value;
   const places = useMemo(() => alignment(data, layer, other), [data, layer, other]);
   const known = useMemo(() => {
@@ -64,7 +60,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const top = useMemo(() => computed(() => drawn.value?.top ?? 0), [drawn]);
-  const { query, key } = active.value;
+  const { query, key } = active;
   // Of a pair those of its query: the sentence has the pair itself.
   const asKey = query === null ? key : null;
   const changes = useMemo(
@@ -77,30 +73,13 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     [known, layer, query, asKey],
   );
   const of = query !== null ? queryName(query) : asKey !== null ? keyName(asKey) : null;
-  // Of long texts cells are subtracted.
-  const tiled = places === null && sameTexts(layer, other);
   const names = pair.map((each) => shortName(data, each)) as [string, string];
   const title = `${titleOf(data, a)} − ${titleOf(data, b).replace("Layer", "layer")}`;
   // A token that the other text does not have.
   const label = (side: Int32Array | undefined, at: number, name: (at: number) => string) =>
     `${side && side[at]! < 0 ? "≠ " : ""}${short(name(at), 8)}`;
-  const only = [
-    ...new Set(
-      (["queries", "keys"] as const).flatMap((side) =>
-        Array.from(places?.[side] ?? [], (to, at) =>
-          to < 0 ? short((side === "keys" ? keyName : queryName)(at), 16) : "",
-        ).filter(Boolean),
-      ),
-    ),
-  ];
-  const words = (point: Point, tile: Tile | null) => {
+  const words = (point: Point) => {
     const { query, key } = inside(point, layer);
-    if (tiled && tile && query !== null && key !== null && !point.token) {
-      const cell = cellOf(tile, layer, query, key);
-      if (!cell) return "Point at the map.";
-      const { rows, columns, about, value } = cell;
-      return `${rows} → ${columns}: ${value === NOWHERE ? "hidden, or left out" : about + signedPercent(value)}`;
-    }
     if (!known || query === null || key === null) return "Point at the map.";
     const name = (token: (at: number) => string, at: number) => `${at} ${short(token(at), 16)}`;
     if (point.token) return `token ${name(keyName, key)}`;
@@ -122,14 +101,12 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
       {failed && <p role="alert">{failed}</p>}
       <p class="ch-sentence">
         {known && `${percent(known.apart)} of a query’s attention is elsewhere, on average. `}
-        {known || tiled
-          ? unequal
-            ? "These heads cannot be subtracted here: the map of one is finer than that of the other. Zoom in."
-            : `Blue is what ${names[0]} gives more, orange what ${names[1]} gives more.`
+        {known
+          ? `Blue is what ${names[0]} gives more, orange what ${names[1]} gives more.`
           : !places &&
-            "These heads cannot be subtracted: they are of other texts, of which not all weights are in the page, or no tokens are known."}
+            "These heads cannot be subtracted: not all of their weights are in the page, or they are of other texts without tokens."}
       </p>
-      {(places || tiled) && (
+      {places && (
         <div class="ch-panel-body">
           <div class="ch-map-side">
             <HeatMap
@@ -138,19 +115,9 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
               name={`Map of ${title.toLowerCase()}: queries down, keys across`}
               rowLabel={(at) => label(places?.queries, at, queryName)}
               columnLabel={(at) => label(places?.keys, at, keyName)}
-              tile={async (rows, columns, cells, abort) => {
-                const request = { ...a, rows, columns, cells, abort };
-                if (tiled) {
-                  const tilesOf = (asked: TileRequest) =>
-                    Promise.all(
-                      pair.map((head) => shownTile(data, source, { ...asked, ...head }, kinds, 0)),
-                    );
-                  const found = await differenceOfTiles(tilesOf, request);
-                  setUnequal(!found);
-                  return found;
-                }
+              tile={async (rows, columns, cells) => {
                 if (!known) return null;
-                const tile = differenceTile(known.by, layer, request);
+                const tile = differenceTile(known.by, layer, { ...a, rows, columns, cells });
                 const single = tile.rows[1] - tile.rows[0] === tile.cells[0];
                 return single ? { ...tile, top: known.end } : tile;
               }}
@@ -161,7 +128,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
               onPin={(point) => pin(point, layer, shared)}
               drawn={drawn}
               top={top}
-              version={`${names} ${known === null} ${kinds} ${source.changed?.value ?? 0}`}
+              version={`${names} ${known === null} ${kinds}`}
               words={words}
             />
             <div class="ch-under">
@@ -172,24 +139,15 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
                 signed
               />
             </div>
-            {only.length > 0 && (
-              <p class="ch-remark">
-                ≠ <bdi>{only.join(", ")}</bdi> {only.length > 1 ? "are" : "is"} only in the text of{" "}
-                {names[0]}, so that there is nothing to subtract.
-              </p>
-            )}
-            {tiled && <p class="ch-remark">{detail(drawn.value, layer, null)}</p>}
           </div>
-          {places && (
-            <Changes
-              changes={changes}
-              of={of === null ? "" : ` of ${short(of, 14)}`}
-              token={(change) =>
-                `${short(queryName(change.query), 10)} → ${short(keyName(change.key), 10)}`
-              }
-              onPin={(point) => pin(point, layer, shared)}
-            />
-          )}
+          <Changes
+            changes={changes}
+            of={of === null ? "" : ` of ${short(of, 14)}`}
+            token={(change) =>
+              `${short(queryName(change.query), 10)} → ${short(keyName(change.key), 10)}`
+            }
+            onPin={(point) => pin(point, layer, shared)}
+          />
         </div>
       )}
     </article>
@@ -257,37 +215,4 @@ export function useDifferences(
   const of = [asked, ...(twice ? [] : [first.layer, first.head])];
   const { value, fresh } = useLoaded((abort) => (asked ? load(abort) : null), of);
   return (asked && fresh && value) || null;
-}
-
-interface MostDifferentProps {
-  data: HeadsData;
-  answers: Answer[];
-  first: Chosen;
-  choose: (chosen: Chosen) => void;
-}
-
-/** The heads that are farthest from their partners. */
-export function MostDifferent({ data, answers, first, choose }: MostDifferentProps) {
-  const listed = answers.filter(({ layer }) => data.layers[layer]!.run === 0).slice(0, 8);
-  if (!listed.length) return null;
-  return (
-    <section class="ch-answers" aria-label="Heads by how far they are apart">
-      <p class="ch-caption">
-        {data.runs.length > 1
-          ? "Heads by how much of their attention is elsewhere in the other run"
-          : `Heads by how much of their attention is elsewhere than that of ${shortName(data, first)}`}
-      </p>
-      <RunNames data={data} />
-      <Bars
-        bars={listed.map(({ layer, head, link }) => ({
-          key: `${layer}/${head}`,
-          name: shortName(data, { layer, head }),
-          more: "",
-          share: link.weight,
-          words: percent(link.weight),
-          onClick: () => choose({ layer, head }),
-        }))}
-      />
-    </section>
-  );
 }

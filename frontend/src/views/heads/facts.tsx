@@ -1,7 +1,6 @@
 // Numbers under their names, such as those of a head under its map.
 
 import type { ComponentChildren } from "preact";
-import { Hint } from "../../shared/hint";
 import { quantity } from "../../shared/scale";
 import type { Row } from "./data";
 import { ROLES } from "./guide";
@@ -31,7 +30,7 @@ export function Facts({ row, roles }: { row: Row; roles: string[] }) {
       {roles
         .filter((role) => Math.round(row.scores[role]! * 100) > 0)
         .map((role) => (
-          <Fact key={role} name={<Hint text={roleCard(role)}>{role}</Hint>}>
+          <Fact key={role} name={<span title={roleCard(role)}>{role}</span>}>
             {Math.round(row.scores[role]! * 100)} %
           </Fact>
         ))}

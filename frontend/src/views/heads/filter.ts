@@ -81,18 +81,6 @@ function partOf(map: HeadMap, part: HeadMap): HeadMap {
   return part;
 }
 
-/** How many links a head has that are left; of a long text, of those that are known. */
-export function countLinks(map: HeadMap): number {
-  let count = 0;
-  if (map.at) {
-    const places = map.layer.queries * map.layer.keys;
-    for (let place = 0; place < places; place++) if (map.at(place) > 0) count++;
-  } else {
-    for (const each of map.linkKeys) for (const key of each) if (key >= 0) count++;
-  }
-  return count;
-}
-
 /** A tile as it is without what is left out. Cells of a long text that hold some of it are left out as
  * a whole. */
 export async function shownTile(

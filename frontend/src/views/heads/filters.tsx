@@ -1,14 +1,10 @@
 // What is left out of all maps, arcs and lists.
 
 import { useMemo } from "preact/hooks";
-import { useLoaded } from "../../shared/loaded";
-import { percent, quantity } from "../../shared/scale";
+import { percent } from "../../shared/scale";
 import type { Signal } from "../../shared/signals";
-import type { Source } from "../../source";
-import type { HeadsData } from "./data";
-import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filter";
-import type { Chosen } from "./names";
-import { headMap } from "./tiles";
+import type { HeadsData, LayerData } from "./data";
+import { KINDS, type Kind, kindsOf } from "./filter";
 
 const NAMES: Record<Kind, string> = {
   first: "first token",
@@ -18,20 +14,15 @@ const NAMES: Record<Kind, string> = {
 
 interface FiltersProps {
   data: HeadsData;
-  source: Source;
-  chosen: Chosen;
+  layer: LayerData;
   without: Signal<Kind[]>;
   least: Signal<number>;
   /** Links are drawn, and not differences. */
   links: boolean;
-  /** Those of one head, which are counted. */
-  alone: boolean;
 }
 
-export function Filters({ data, source, chosen, without, least, links, alone }: FiltersProps) {
-  const layer = data.layers[chosen.layer]!;
+export function Filters({ data, layer, without, least, links }: FiltersProps) {
   const kinds = useMemo(() => kindsOf(data, layer), [data, layer]);
-  const count = useCount(data, source, chosen, without.value, least.value);
   const toggle = (kind: Kind) => {
     const now = without.value;
     without.value = KINDS.filter((each) => now.includes(each) !== (each === kind));
@@ -65,31 +56,6 @@ export function Filters({ data, source, chosen, without, least, links, alone }: 
           <b aria-hidden="true">{percent(least.value)}</b>
         </label>
       )}
-      {links && alone && count !== null && (
-        <span role="status">
-          {quantity(count, "links")}
-          {layer.weights ? "" : ", of those that are known"}
-        </span>
-      )}
     </div>
   );
-}
-
-/** How many links of a head are left; null while nothing is left out. */
-function useCount(
-  data: HeadsData,
-  source: Source,
-  { layer, head }: Chosen,
-  without: readonly Kind[],
-  least: number,
-): number | null {
-  const none = !without.length && !least;
-  const { value = null } = useLoaded(() => {
-    if (none) return null;
-    const about = data.layers[layer]!;
-    return headMap(source, layer, about, head).then((map) =>
-      countLinks(filtered(map, leftOut(data, about, without), least)),
-    );
-  }, [data, source, layer, head, without, least, none]);
-  return none ? null : value;
 }

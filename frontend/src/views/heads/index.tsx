@@ -12,20 +12,16 @@ import type { Tile, ViewProps } from "../../source";
 import * as actions from "./actions";
 import { Answers, useAnswers } from "./ask";
 import { type HeadsData, isFew } from "./data";
-import { Depth } from "./depth_view";
-import { mostDifferent } from "./difference";
-import { DifferencePanel, MostDifferent, useDifferences } from "./differences";
-import { exportPicture } from "./figure";
+import { DifferencePanel, useDifferences } from "./differences";
 import { Filters } from "./filters";
 import { Guide, KEYS } from "./guide";
-import type { Chosen } from "./names";
+import { type Chosen, same } from "./names";
 import { Overview } from "./overview";
 import { HeadText, Panel, type Shared } from "./panel";
 import { photosOf } from "./photo";
 import { Search } from "./search";
 import { startOf } from "./start";
 import { FIELDS, NOTHING, type ViewState, writeState } from "./state";
-import { Tools } from "./tools";
 
 export function Heads({ head, source }: ViewProps) {
   const data = head.data as HeadsData;
@@ -59,7 +55,7 @@ export function Heads({ head, source }: ViewProps) {
     // Another view on the way back.
     step: JSON.stringify([state.head, state.with, state.pin]),
   });
-  const { there, missing } = useAddress(
+  const missing = useAddress(
     root,
     shownBy(state),
     (text) => {
@@ -77,17 +73,11 @@ export function Heads({ head, source }: ViewProps) {
   const { with: both, pin, embed } = state;
   const layer = data.layers[state.head.layer]!;
   const choose = (head: Chosen) => act(actions.choose(data, shown, head));
-  const chooseSeveral = (heads: Chosen[]) => act(actions.chooseSeveral(data, shown, heads));
-  const compare = () => {
-    const change = actions.compare(data, shown);
-    act(change);
-    if (change.with && data.runs.length < 2) {
-      // Unless somebody has chosen one meanwhile.
-      void mostDifferent(data, source, state.head).then(
-        (head) => head && view.with.value === change.with && (view.with.value = head),
-      );
-    }
+  const pairUp = (head: Chosen) => {
+    if (!same(head, state.head)) act(actions.pairUp(data, head));
   };
+  const chooseSeveral = (heads: Chosen[]) => act(actions.chooseSeveral(data, shown, heads));
+  const compare = () => act(actions.compare(data, shown));
   const subtract = () => {
     if (!both) compare();
     view.minus.value = !state.minus;
@@ -98,10 +88,6 @@ export function Heads({ head, source }: ViewProps) {
   const answers = useAnswers(data, source, layer, pin, state.without);
   const panels = both ? [state.head, both] : [state.head];
   const shared: Shared = { ...view, hover, search, top, end, chooseSeveral };
-  const picture = () => {
-    const tiles = (subtracted ? [state.head] : panels).map((_, place) => drawn[place]!.value);
-    void exportPicture(data, state, tiles, top.value, look);
-  };
   const does = {
     Escape: () => {
       view.pin.value = NOTHING;
@@ -113,17 +99,15 @@ export function Heads({ head, source }: ViewProps) {
     "]": () => act(actions.step(data, shown, 1)),
     c: compare,
     d: subtract,
-    f: turn(view.full),
     l: () => (view.scale.value = nextScale(state.scale)),
     m: () => act(actions.wholeLayer(data, shown)),
-    t: turn(view.depth),
     w: () => act(actions.toggleWithout(state)),
     y: turn(view.why),
   };
 
   // A longer text is beside the map, where there is only one.
   const beside = !both && !isFew(layer) && !photosOf(data, layer).length;
-  const names = [both && !subtracted && "ch-two", state.full && "ch-full", embed && "ch-embed"];
+  const names = [both && !subtracted && "ch-two", embed && "ch-embed"];
   return (
     <Shell
       root={root}
@@ -137,14 +121,16 @@ export function Heads({ head, source }: ViewProps) {
       missing={missing}
       skip={["the map", ".ch-map-canvas"]}
       tools={
-        <Tools
-          comparing={both !== null}
-          minus={view.minus}
-          linked={there}
-          compare={compare}
-          subtract={subtract}
-          picture={picture}
-        />
+        <>
+          <button type="button" class="ch-button" aria-pressed={both !== null} onClick={compare}>
+            Compare
+          </button>
+          {both && (
+            <button type="button" class="ch-button" aria-pressed={state.minus} onClick={subtract}>
+              A − B
+            </button>
+          )}
+        </>
       }
     >
       <main class={["ch-heads", ...names].filter(Boolean).join(" ")}>
@@ -154,29 +140,12 @@ export function Heads({ head, source }: ViewProps) {
             source={source}
             shown={shown}
             order={view.order}
-            choose={choose}
+            choose={subtracted ? pairUp : choose}
             chooseSeveral={chooseSeveral}
-            answers={subtracted ? apart : answers}
+            answers={subtracted ? apart : (answers?.answers ?? null)}
             apart={subtracted}
           />
-          {apart && (
-            <MostDifferent
-              data={data}
-              answers={apart}
-              first={state.head}
-              choose={(head) => act(actions.pairUp(data, head))}
-            />
-          )}
-          {answers && (
-            <Answers
-              data={data}
-              about={layer}
-              pinned={pin}
-              answers={answers}
-              chosen={current}
-              choose={choose}
-            />
-          )}
+          {answers && <Answers data={data} answered={answers} chosen={current} choose={choose} />}
           {beside && <HeadText data={data} source={source} chosen={state.head} shared={shared} />}
         </div>
         <div class="ch-right">
@@ -193,12 +162,10 @@ export function Heads({ head, source }: ViewProps) {
             />
             <Filters
               data={data}
-              source={source}
-              chosen={current}
+              layer={data.layers[current.layer]!}
               without={view.without}
               least={view.least}
               links={!subtracted}
-              alone={state.heads.length === 0}
             />
           </div>
           {both && subtracted && (
@@ -231,7 +198,6 @@ export function Heads({ head, source }: ViewProps) {
                 </div>
               ))}
           </div>
-          {!both && <Depth data={data} source={source} layer={layer} shared={shared} />}
         </div>
       </main>
     </Shell>

@@ -43,23 +43,9 @@ export function shortName(data: HeadsData, chosen: Chosen): string {
   return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
 }
 
-/** "Layer 5, head 11", and in a model of several stacks "Layer 8 (decoder 2 encoder_attn), head 1". */
+/** "Layer 5, head 11". */
 export function titleOf(data: HeadsData, chosen: Chosen): string {
-  const stack = stackOf(data, chosen.layer);
-  return `Layer ${layerName(data, chosen.layer)}${stack && ` (${stack})`}, head ${headName(data, chosen)}`;
-}
-
-/** What of a layer's name tells it from those of other stacks, such as an encoder; "" where there is one. */
-export function stackOf({ layers }: HeadsData, place: number): string {
-  const plain = (name: string) => name.replaceAll(/\d+/g, "#");
-  const own = layers[place]!;
-  const names = new Set(layers.filter(({ run }) => run === own.run).map(({ name }) => plain(name)));
-  if (names.size < 2) return "";
-  const others = [...names].map((name) => name.split("."));
-  return own.name
-    .split(".")
-    .filter((part, at) => /^\d+$/.test(part) || others.some((each) => each[at] !== plain(part)))
-    .join(" ");
+  return `Layer ${layerName(data, chosen.layer)}, head ${headName(data, chosen)}`;
 }
 
 export function score(row: Row): number {

@@ -5,7 +5,6 @@ import { short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { number, percent, quantity, ROUNDED, within } from "../../shared/scale";
-import type { ReadonlySignal } from "../../shared/signals";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
 import { Fact } from "./facts";
@@ -23,7 +22,7 @@ interface NumbersProps {
   /** It is one head, and not several as one, of which there are no numbers. */
   alone: boolean;
   source: Source;
-  active: ReadonlySignal<Point>;
+  active: Point;
   queryName: (query: number) => string;
   keyName: (key: number) => string;
   onPin: (point: Point) => void;
@@ -50,7 +49,7 @@ export function Numbers(props: NumbersProps) {
     ]);
     return { entropy, distance, max, received };
   }, [map, place, source]);
-  const { query, key } = active.value;
+  const { query, key } = active;
   const looksAt = useExact(source, place, map.head, alone ? query : null, "query", out?.keys);
   const seenBy = useExact(source, place, map.head, alone ? key : null, "key", out?.queries);
   const idle = query === null && key === null;

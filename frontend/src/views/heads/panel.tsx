@@ -2,12 +2,11 @@
 
 import { useEffect, useMemo } from "preact/hooks";
 import { put } from "../../shared/fields";
-import { Hint } from "../../shared/hint";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
-import { HeatMap, moved, type Point } from "../../shared/map";
-import { computed, type ReadonlySignal, type Signal } from "../../shared/signals";
+import { type Found, HeatMap, moved, type Point } from "../../shared/map";
+import type { ReadonlySignal, Signal } from "../../shared/signals";
 import type { Source, Tile } from "../../source";
 import { pin as pinned } from "./actions";
 import { HeadsLegend } from "./chips";
@@ -24,7 +23,7 @@ import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
 import { detail, inside, matches, nameOf, sentence, tokenOf } from "./words";
-import { Writes, WritesSentence } from "./writes";
+import { Writes } from "./writes";
 
 /** What two heads side by side have in common. */
 export interface Shared extends View {
@@ -68,11 +67,11 @@ export function useHeadMaps(
 function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Shared) {
   const layer = data.layers[chosen.layer]!;
   const heads = shared.heads.value;
-  const [kinds, weight, mix] = [shared.without.value, shared.least.value, shared.mix.value];
+  const [kinds, weight] = [shared.without.value, shared.least.value];
   const [maps, failed] = useHeadMaps(source, data, heads.length ? heads : [chosen]);
   const out = useMemo(() => leftOut(data, layer, kinds), [data, layer, kinds]);
   return useMemo(() => {
-    const raw = maps && mixed(maps, mix);
+    const raw = maps && mixed(maps);
     const own = (map: HeadMap) => filtered(map, out, weight);
     return {
       raw,
@@ -84,32 +83,22 @@ function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Share
       out,
       failed,
     };
-  }, [maps, mix, heads, out, weight, failed]);
+  }, [maps, heads, out, weight, failed]);
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
-export function useActive(layer: LayerData, { hover, pin }: Shared) {
-  return useMemo(
-    () =>
-      computed<Point>(() => {
-        const here =
-          hover.value.query !== null || hover.value.key !== null ? hover.value : pin.value;
-        return inside(here, layer);
-      }),
-    [layer, hover, pin],
-  );
+export function useActive(layer: LayerData, { hover, pin }: Shared): Point {
+  const here = hover.value.query !== null || hover.value.key !== null ? hover.value : pin.value;
+  return useMemo(() => inside(here, layer), [layer, here]);
 }
 
-export function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
-  return useMemo(
-    () =>
-      computed(() => {
-        const of = (side: "query" | "key", count: number) =>
-          search.value ? matches(count, tokenOf(data, layer, side), search.value) : [];
-        return { queries: of("query", layer.queries), keys: of("key", layer.keys) };
-      }),
-    [data, layer, search],
-  );
+export function useFound(data: HeadsData, layer: LayerData, { search }: Shared): Found {
+  const wanted = search.value;
+  return useMemo(() => {
+    const of = (side: "query" | "key", count: number) =>
+      wanted ? matches(count, tokenOf(data, layer, side), wanted) : [];
+    return { queries: of("query", layer.queries), keys: of("key", layer.keys) };
+  }, [data, layer, wanted]);
 }
 
 /** Pins a point, or lets go of it. */
@@ -183,7 +172,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const heads = shared.heads.value;
   const alone = heads.length === 0;
   const written = Boolean(data.writes) && alone && layer.run === 0;
-  const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
+  const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads);
   const pictured = photosOf(data, layer).length > 0;
   const text = withText && <HeadText data={data} source={source} chosen={chosen} shared={shared} />;
   const textFirst = isFew(layer) || pictured;
@@ -193,10 +182,8 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
         <h2>{title}</h2>
         <RunName data={data} run={layer.run} />
         {alone && row.role && !pictured && (
-          <span class="ch-role">
-            <Hint text={roleCard(row.role)}>
-              {row.role} {Math.round(score(row) * 100)} %
-            </Hint>
+          <span class="ch-role" title={roleCard(row.role)}>
+            {row.role} {Math.round(score(row) * 100)} %
           </span>
         )}
         {alone && (
@@ -209,20 +196,18 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
         <HeadsLegend
           data={data}
           heads={heads}
-          mix={shared.mix}
           remove={(each) => shared.chooseSeveral(toggled(data, heads, chosen, each))}
         />
       )}
       {failed && <p role="alert">{failed}</p>}
       <p class="ch-sentence" role="status">
         {sentence(
-          active.value,
+          active,
           { tile, raw, shown: ready, out, patches: pictured },
           layer,
           queryName,
           keyName,
         )}
-        {written && query !== null && <WritesSentence {...{ data, source, chosen, query }} />}
       </p>
       {asked && alone && raw && (
         <Why data={data} source={source} chosen={chosen} map={raw} {...asked} open={shared.why} />

@@ -5,7 +5,6 @@ import { useLoaded } from "../../shared/loaded";
 import { useLook } from "../../shared/look";
 import type { Point } from "../../shared/map";
 import { percent } from "../../shared/scale";
-import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
 import type { HeadMap } from "./data";
 import { lightOf, mostOf, type PhotoData, paintPhotos, picture, shareOf } from "./photo";
@@ -16,7 +15,7 @@ interface PhotoProps {
   /** All pictures of the text, which have one scale. */
   photos: PhotoData[];
   map: HeadMap | null;
-  active: ReadonlySignal<Point>;
+  active: Point;
   ownOf: (point: Point) => number | null;
   onHover: (at: number) => void;
   onPin: (at: number, asKey: boolean) => void;
@@ -28,8 +27,8 @@ export function PhotoView(props: PhotoProps) {
   // A picture that cannot be read leaves the map.
   const { value: image } = useLoaded(() => picture(source, photo), [source, photo]);
   const dark = useLook().theme.value;
-  const { query } = active.value;
-  const own = photo.places.indexOf(ownOf(active.value) ?? -1);
+  const { query } = active;
+  const own = photo.places.indexOf(ownOf(active) ?? -1);
   const light = useMemo(() => map && lightOf(map, query), [map, query]);
   const [rows, columns] = photo.grid;
   useEffect(() => {

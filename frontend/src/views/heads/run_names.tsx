@@ -2,17 +2,10 @@
 import type { HeadsData } from "./data";
 import { runName } from "./names";
 
-/** Names of more characters may be cut; whoever points at one, or comes to it by Tab, reads all of it. */
-const LONG = 12;
-
 /** The name of a run behind its letter; nothing where it has no other name. */
 export function RunName({ data, run }: { data: HeadsData; run: number }) {
   const name = runName(data, run);
-  return name ? (
-    <bdi class="ch-run" tabIndex={name.length > LONG ? 0 : undefined}>
-      {name}
-    </bdi>
-  ) : null;
+  return name ? <bdi class="ch-run">{name}</bdi> : null;
 }
 
 /** "A tired, B wide", under a list of heads of both; nothing where they have no names. */

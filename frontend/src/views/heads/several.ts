@@ -1,9 +1,6 @@
-// Several heads as one: the mean of their weights, or the largest.
+// Several heads as one: the mean of their weights.
 import { HeadMap, type HeadsData, type LayerData } from "./data";
 import { type Chosen, layerName, same, shortName } from "./names";
-
-export const MIXES = ["mean", "max"] as const;
-export type Mix = (typeof MIXES)[number];
 
 /** So many heads have a colour of their own. */
 export const HUES = 8;
@@ -49,8 +46,8 @@ function sumOfColumns({ at, layer: { queries, keys } }: HeadMap): Float32Array {
   return sums;
 }
 
-/** What a pair has in one head, and hidden in another, counts as 0 there. */
-export function mixed(maps: readonly HeadMap[], mix: Mix): HeadMap {
+/** The mean of several maps; what a pair has in one head, and hidden in another, counts as 0 there. */
+export function mixed(maps: readonly HeadMap[]): HeadMap {
   if (maps.length === 1) return maps[0]!;
   const { queries, keys } = maps[0]!.layer;
   const values = new Float32Array(queries * keys).fill(-1);
@@ -58,9 +55,7 @@ export function mixed(maps: readonly HeadMap[], mix: Mix): HeadMap {
     for (let place = 0; place < values.length; place++) {
       const here = at!(place);
       if (here < 0) continue;
-      const before = values[place]!;
-      if (mix === "mean") values[place] = (before < 0 ? 0 : before) + here / maps.length;
-      else if (!(before >= here)) values[place] = here;
+      values[place] = Math.max(0, values[place]!) + here / maps.length;
     }
   }
   return new MixedMap(maps, values);
@@ -77,15 +72,14 @@ export function isLayer(data: HeadsData, heads: readonly Chosen[]): boolean {
 }
 
 /** "Layer 5: mean of 12 heads", "Mean of 5.11 and 3.1". */
-export function titleOfSeveral(data: HeadsData, heads: readonly Chosen[], mix: Mix): string {
-  const what = mix === "mean" ? "mean" : "maximum";
+export function titleOfSeveral(data: HeadsData, heads: readonly Chosen[]): string {
   if (isLayer(data, heads)) {
-    return `Layer ${layerName(data, heads[0]!.layer)}, ${what} of ${heads.length} heads`;
+    return `Layer ${layerName(data, heads[0]!.layer)}, mean of ${heads.length} heads`;
   }
   const names = heads.map((each) => shortName(data, each));
   const listed =
     names.length > 4 ? `${names.length} heads` : names.join(", ").replace(/, ([^,]*)$/, " and $1");
-  return `${what[0]!.toUpperCase()}${what.slice(1)} of ${listed}`;
+  return `Mean of ${listed}`;
 }
 
 /** One more head, or one less. */

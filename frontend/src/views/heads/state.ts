@@ -14,7 +14,7 @@ import { SCALES, type Scale } from "../../shared/scale";
 import type { HeadsData, LayerData } from "./data";
 import { KINDS, type Kind } from "./filter";
 import { type Chosen, everyHead, headsOf, layerName, same, shortName } from "./names";
-import { isLayer, MIXES, type Mix, sameTexts } from "./several";
+import { isLayer, sameTexts } from "./several";
 
 export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
 export type Order = (typeof ORDERS)[number];
@@ -30,20 +30,16 @@ export interface ViewState {
   scale: Scale;
   theme: Theme | null;
   order: Order;
-  full: boolean;
   /** What is left out. */
   without: Kind[];
   /** Links below this weight are not drawn. */
   least: number;
-  mix: Mix;
   /** Of two heads what the first gives more than the second. */
   minus: boolean;
   /** How the weight that is pinned comes about. */
   why: boolean;
   /** What the head writes at the query that is pinned. */
   writes: boolean;
-  /** Where a token looks through the layers. */
-  depth: boolean;
   /** Without title and tools, to stand inside another page. */
   embed: boolean;
 }
@@ -82,7 +78,6 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
   scale: oneOf(SCALES),
   theme: THEME,
   order: oneOf(ORDERS),
-  full: FLAG,
   without: {
     start: [],
     read: (text) => {
@@ -98,7 +93,6 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
       /\d/.test(text) && Number(text) >= 0 && Number(text) <= 1 ? Number(text) : null,
     write: (least) => (least > 0 ? String(Number(least.toFixed(4))) : ""),
   },
-  mix: oneOf(MIXES),
   minus: {
     ...FLAG,
     read: (text, { state }) => (text === "1" && state.with !== null) || null,
@@ -106,7 +100,6 @@ export const FIELDS: Fields<ViewState, HeadsData> = {
   },
   why: FLAG,
   writes: FLAG,
-  depth: FLAG,
   embed: FLAG,
 };
 

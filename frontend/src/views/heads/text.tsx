@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { css, cssOnTop } from "../../shared/colour";
 import { CONTINUED, gaps, label } from "../../shared/labels";
 import { useLook } from "../../shared/look";
-import type { Point } from "../../shared/map";
+import type { Found, Point } from "../../shared/map";
 import { number, placeOf } from "../../shared/scale";
 import type { ReadonlySignal } from "../../shared/signals";
 import type { Source } from "../../source";
@@ -41,8 +41,8 @@ interface TextsProps {
   map: HeadMap | null;
   /** The heads whose links are drawn, each in its colour; null for those of the map. */
   heads: Coloured[] | null;
-  active: ReadonlySignal<Point>;
-  found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
+  active: Point;
+  found: Found;
   /** The weight at which the colours end, as on the map. */
   end: ReadonlySignal<number>;
   /** Links below this weight are not drawn; 0 leaves it to the text. */
@@ -67,18 +67,16 @@ export function Texts(props: TextsProps) {
   }, []);
   const patches = sides.flatMap(({ photos }) => photos.flatMap(({ places }) => places)).length;
   const few = map !== null && isFew(map.layer, patches);
-  const { query, key } = active.value;
-  const idle = query === null && key === null;
-  const { value: point } = active;
+  const idle = active.query === null && active.key === null;
   const drawn = useMemo(
     () =>
       (heads ?? (map ? [{ map, hue: -1 }] : [])).flatMap(({ map, hue }) =>
-        linksOf(map, point, least).map((link) => ({
+        linksOf(map, active, least).map((link) => ({
           ...link,
           hue,
         })),
       ),
-    [heads, map, point, least],
+    [heads, map, active, least],
   );
   return (
     <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
@@ -93,7 +91,7 @@ export function Texts(props: TextsProps) {
       <Arcs
         root={root}
         links={drawn}
-        active={point}
+        active={active}
         quiet={idle}
         placed={`${size} ${scrolled}`}
         sides={sides}
@@ -136,7 +134,7 @@ function Tokens(props: TokensProps) {
   }, [tokens, photos]);
   const stop = Math.min(places.length, start + WINDOW);
   const last = Math.max(0, places.length - WINDOW);
-  // Made once: what is pointed at changes none of them, and Preact leaves alone what is the same object.
+  // Made once: what is pointed at changes only pictures, and Preact leaves alone what is the same object.
   // biome-ignore lint/correctness/useExhaustiveDependencies: the rest is that of the text and the map.
   const { listed, rightToLeft } = useMemo(() => {
     const sample = places.slice(start, stop);
@@ -159,10 +157,9 @@ function Tokens(props: TokensProps) {
       }),
       rightToLeft: from.length > sample.length / 3,
     };
-  }, [tokens, places, photos, start, stop, map, active]);
+  }, [tokens, places, photos, start, stop, map, photos.length ? active : null]);
 
-  const here = active.value;
-  const own = ownOf(here);
+  const own = ownOf(active);
   const shown = photos.find(({ places }) => places.includes(own ?? -1));
   const spot = own === null ? null : places.indexOf(shown ? shown.places[0]! : own);
   // A long text shows the part where the token of interest is.
@@ -178,9 +175,9 @@ function Tokens(props: TokensProps) {
 
   const { scale, theme } = useLook();
   const [kind, dark, top] = [scale.value, theme.value, end.value];
-  const hits = found.value[asKey ? "keys" : "queries"];
-  const { query } = here;
-  const ownKey = asKey && !asQuery && here.key !== null ? here.key + firstKey : null;
+  const hits = found[asKey ? "keys" : "queries"];
+  const { query } = active;
+  const ownKey = asKey && !asQuery && active.key !== null ? active.key + firstKey : null;
   // Not by Preact, which would compare all tokens for each of them that is pointed at.
   // biome-ignore lint/correctness/useExhaustiveDependencies: another start shows other tokens.
   useLayoutEffect(() => {
@@ -220,7 +217,6 @@ function Tokens(props: TokensProps) {
     return span ? Number(span.dataset.at) : null;
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    const own = ownOf(active.peek());
     const photo = photos.find(({ places }) => places.includes(own ?? -1));
     const [line, side] = [photo?.grid[1] ?? 1, rightToLeft ? -1 : 1];
     const step = { ArrowLeft: -side, ArrowUp: -line, ArrowRight: side, ArrowDown: line }[event.key];

@@ -3,13 +3,7 @@
 import type { Source, Tile, TileRequest } from "../../source";
 import { endOfGrid, HeadMap, type HeadsData, type LayerData, overlap } from "./data";
 
-interface Reading {
-  map: Promise<HeadMap>;
-  /** The map, once it has been read. */
-  read?: HeadMap;
-}
-
-const maps = new WeakMap<Source, Map<string, Reading>>();
+const maps = new WeakMap<Source, Map<string, Promise<HeadMap>>>();
 
 /** A head's map, read when it is first asked for. */
 export function headMap(source: Source, place: number, layer: LayerData, head: number) {
@@ -17,20 +11,8 @@ export function headMap(source: Source, place: number, layer: LayerData, head: n
   if (!known) maps.set(source, (known = new Map()));
   const name = `${place}/${head}`;
   let found = known.get(name);
-  if (!found) {
-    const reading: Reading = { map: HeadMap.read(source, place, layer, head) };
-    reading.map.then(
-      (read) => (reading.read = read),
-      () => undefined, // said to those who wait for it
-    );
-    known.set(name, (found = reading));
-  }
-  return found.map;
-}
-
-/** A head's map where it has been read already. */
-export function knownMap(source: Source, place: number, head: number): HeadMap | null {
-  return maps.get(source)?.get(`${place}/${head}`)?.read ?? null;
+  if (!found) known.set(name, (found = HeadMap.read(source, place, layer, head)));
+  return found;
 }
 
 export async function headsTile(source: Source, request: TileRequest): Promise<Tile | null> {
@@ -95,8 +77,16 @@ function tileOf(
   };
 }
 
-/** Average over the rows of a cell, sum over its columns; -1 where all of it is hidden. */
-export function pool(rows: Span, columns: Span, width: number, value: (at: number) => number) {
+/** Average over the rows of a cell, sum over its columns; `hidden` where all of it is hidden, which is what is
+ * below 0, or equal to a `hidden` of minus infinity. */
+export function pool(
+  rows: Span,
+  columns: Span,
+  width: number,
+  value: (at: number) => number,
+  hidden = -1,
+) {
+  const least = hidden === -1 ? 0 : -Number.MAX_VALUE;
   const values = new Float32Array(rows.cells * columns.cells);
   const seen = new Uint8Array(values.length);
   for (let row = rows.from; row < rows.to; row++) {
@@ -106,7 +96,7 @@ export function pool(rows: Span, columns: Span, width: number, value: (at: numbe
     let left = columns.step;
     for (let column = columns.from; column < columns.to; column++) {
       const here = value(from + column);
-      if (!(here < 0)) {
+      if (!(here < least)) {
         values[cell]! += here;
         seen[cell] = 1;
       }
@@ -120,7 +110,7 @@ export function pool(rows: Span, columns: Span, width: number, value: (at: numbe
     const count = Math.min(rows.step, rows.to - rows.from - row * rows.step);
     for (let column = 0; column < columns.cells; column++) {
       const cell = row * columns.cells + column;
-      values[cell] = seen[cell] ? values[cell]! / count : -1;
+      values[cell] = seen[cell] ? values[cell]! / count : hidden;
     }
   }
   return values;
@@ -168,94 +158,30 @@ function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
   return tileOf(map, (at) => pooled[at]!, [height, width], request, [tall, wide]);
 }
 
-/** Finer than the map: the links where they are, and what is left of its cells, evenly over the pairs
- * that are visible. */
+/** Finer than the map: the strongest links where they are. What else a cell of the map has is not in the tile. */
 function fromLinks(map: HeadMap, request: TileRequest, grain: [number, number]): Tile {
-  const { layer, spans } = map;
-  const [height, width] = layer.pooled!.shape;
+  const { layer, spans, linkKeys, linkWeights } = map;
   const rows = spanOfRequest(request.rows, request.cells[0], layer.queries);
   const columns = spanOfRequest(request.columns, request.cells[1], layer.keys);
-  const bin = (at: number, count: number, length: number) =>
-    Math.min(count - 1, Math.floor((at * count) / length));
-  const start = (at: number, count: number, length: number) => Math.ceil((at * length) / count);
-  const visible = (query: number, from: number, to: number) =>
-    spans ? overlap(spans, query, from, Math.min(to, layer.keys)) : Math.min(to, layer.keys) - from;
-  const top = bin(rows.from, height, layer.queries);
-  const bottom = bin(rows.to - 1, height, layer.queries);
-  const left = bin(columns.from, width, layer.keys);
-  const right = bin(columns.to - 1, width, layer.keys);
-  const across = right - left + 1;
-  const first = start(top, height, layer.queries);
-  const last = start(bottom + 1, height, layer.queries);
-  // What the cells of the map have beyond the links in them, and the visible pairs that it is of.
-  const rest = new Float32Array((bottom - top + 1) * across);
-  const pairs = new Float32Array(rest.length);
-  for (let row = top; row <= bottom; row++) {
-    const from = start(row, height, layer.queries);
-    const to = start(row + 1, height, layer.queries);
-    for (let column = left; column <= right; column++) {
-      const place = (row - top) * across + column - left;
-      rest[place] = (to - from) * Math.max(0, map.pooled![row * width + column]!);
-      const [key, end] = [start(column, width, layer.keys), start(column + 1, width, layer.keys)];
-      for (let query = from; query < to; query++) pairs[place]! += visible(query, key, end);
-    }
-  }
   const values = new Float32Array(rows.cells * columns.cells);
-  for (const [rank, keys] of map.linkKeys.entries()) {
-    const weights = map.linkWeights[rank]!;
-    for (let query = first; query < last; query++) {
-      const key = keys[query]!;
-      if (key < 0) continue;
-      const row = bin(query, height, layer.queries);
-      const column = bin(key, width, layer.keys);
-      if (column < left || column > right) continue;
-      const place = (row - top) * across + column - left;
-      rest[place]! -= weights[query]!;
-      pairs[place]! -= 1;
-      if (query < rows.from || query >= rows.to || key < columns.from || key >= columns.to)
-        continue;
-      const cell =
-        Math.floor((query - rows.from) / rows.step) * columns.cells +
-        Math.floor((key - columns.from) / columns.step);
-      values[cell]! += weights[query]! / rows.step;
-    }
-  }
-  const isLink = linksAt(map, rows, columns);
-  const columnBins = Int32Array.from({ length: columns.cells }, (_, cell) =>
-    bin(columns.from + (cell + 0.5) * columns.step, width, layer.keys),
-  );
-  for (let row = 0; row < rows.cells; row++) {
-    const from = rows.from + row * rows.step;
-    const to = Math.min(layer.queries, from + rows.step);
-    const at = bin(rows.from + (row + 0.5) * rows.step, height, layer.queries) - top;
-    for (let column = 0; column < columns.cells; column++) {
-      const cell = row * columns.cells + column;
-      const key = columns.from + column * columns.step;
-      let seen = 0;
-      for (let query = from; query < to; query++) seen += visible(query, key, key + columns.step);
-      if (seen === 0) {
-        values[cell] = -1;
-        continue;
-      }
-      const place = at * across + columnBins[column]! - left;
-      const others = seen - isLink[cell]!;
-      const each = pairs[place]! > 0 ? Math.max(0, rest[place]!) / pairs[place]! : 0;
-      values[cell]! += (each * others) / (to - from);
-    }
-  }
-  return { ...bounds(rows, columns), values, top: map.end, grain, links: map.linkKeys.length };
-}
-
-/** How many links are in each cell: their pairs take no part in what is spread. */
-function linksAt(map: HeadMap, rows: Span, columns: Span): Uint16Array {
-  const found = new Uint16Array(rows.cells * columns.cells);
-  for (const keys of map.linkKeys) {
-    for (let query = rows.from; query < rows.to; query++) {
+  for (let query = rows.from; query < rows.to; query++) {
+    const row = Math.floor((query - rows.from) / rows.step) * columns.cells;
+    const tall = Math.min(rows.step, rows.to - query + ((query - rows.from) % rows.step));
+    for (const [rank, keys] of linkKeys.entries()) {
       const key = keys[query]!;
       if (key < columns.from || key >= columns.to) continue;
-      const row = Math.floor((query - rows.from) / rows.step);
-      found[row * columns.cells + Math.floor((key - columns.from) / columns.step)]!++;
+      values[row + Math.floor((key - columns.from) / columns.step)]! +=
+        linkWeights[rank]![query]! / tall;
     }
   }
-  return found;
+  // A pair is hidden where no query of its cell may see a key of it.
+  for (let cell = 0; spans && cell < values.length; cell++) {
+    const query = rows.from + Math.floor(cell / columns.cells) * rows.step;
+    const key = columns.from + (cell % columns.cells) * columns.step;
+    const last = Math.min(layer.queries, query + rows.step);
+    let seen = 0;
+    for (let at = query; at < last; at++) seen += overlap(spans, at, key, key + columns.step);
+    if (seen === 0) values[cell] = -1;
+  }
+  return { ...bounds(rows, columns), values, top: map.end, grain, links: linkKeys.length };
 }

@@ -105,7 +105,7 @@ export function sentence(
   const weight = exact ?? raw.weight(query, key);
   if (weight === null) {
     const cell = tile && cellOf(tile, layer, query, key);
-    if (!cell)
+    if (!cell || (tile.links && cell.value === 0))
       return (
         <>
           Of {from} and {to} alone nothing is known.
@@ -200,7 +200,7 @@ export function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null)
 function precision(tile: Tile, layer: LayerData, map: HeadMap | null): string {
   const [queries, keys] = tile.grain;
   if (tile.links) {
-    return `The ${tile.links} strongest links of each query are at their places; the rest is known for ${queries} × ${keys} tokens, and spread evenly there`;
+    return `The ${tile.links} strongest links of each query are at their places; the rest is known for ${queries} × ${keys} tokens, and drawn when zoomed out`;
   }
   if (map && layer.weights) {
     const worst = "exact" in layer.weights ? 0 : map.error(layer.weights.top[map.head]!);

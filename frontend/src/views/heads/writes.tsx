@@ -2,7 +2,7 @@
 
 import { Bars } from "../../shared/bars";
 import { Details } from "../../shared/details";
-import { names, short } from "../../shared/labels";
+import { names } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
 import type { Signal } from "../../shared/signals";
 import type { Source, Written } from "../../source";
@@ -35,39 +35,6 @@ export async function writtenOf(
   };
   const found = { raised: side(0), lowered: side(1) };
   return found.raised.length ? found : null;
-}
-
-/** What the head does to the prediction at a query, as a sentence. */
-export function WritesSentence({
-  data,
-  source,
-  chosen,
-  query,
-}: Omit<WritesProps, "name" | "open">) {
-  const { layer, head } = chosen;
-  const { value, fresh } = useLoaded(
-    () => writtenOf(data, source, { layer, head }, query),
-    [data, source, layer, head, query],
-  );
-  const [raised, lowered] = (fresh && value && [value.raised[0], value.lowered[0]]) || [];
-  if (!raised || !lowered) return null;
-  const [up, down] = names([raised[0], lowered[0]]);
-  const most = (does: string, name: string, above: number | null) => (
-    <>
-      {does}{" "}
-      <bdi>
-        <i>{short(name, 24)}</i>
-      </bdi>{" "}
-      most ({written(above)})
-    </>
-  );
-  return (
-    <>
-      {" "}
-      In the prediction of the next token it {most("raises", up!, raised[1])} and{" "}
-      {most("lowers", down!, lowered[1])}.
-    </>
-  );
 }
 
 interface WritesProps {

@@ -18,7 +18,7 @@ from clearhead.errors import (
     TooLargeError,
     UnsupportedError,
 )
-from clearhead.tracing.trace import Trace
+from clearhead.tracing.traced_call import Trace
 
 MOST_NUMBERS = 64 * 64
 """Of a stage that a figure draws: each is a cell of its own."""
@@ -33,10 +33,7 @@ ORDER = (
 """In which panels stand; the values behind the weights, with which they are mixed. The plane is no stage: query
 and keys of width 2 as arrows."""
 CELLS = ("x", "source", *WEIGHTS, "query", "key", "value", "scores", "weights")
-EDITABLE = (
-    *(*CELLS, "mask", "hiding", "softmax", "scale"),
-    *("width", "dropout", "order", "heads", "rotary"),
-)
+EDITABLE = (*(*CELLS, "mask", "scale", "width", "dropout", "order", "heads", "rotary"),)
 
 
 class StageStart(NamedTuple):
@@ -178,8 +175,7 @@ def figure_data(
                 "figure.stage",
                 f"there is no stage {shown(name)} in this figure; there are {', '.join(known)}.",
             )
-    hides = visible is not None or "mask" in edit
-    controls = _controls(trace, inputs, numbers, hides=hides)
+    controls = _controls(trace, inputs, numbers)
     editable = [name for name in EDITABLE if name in (*known, *controls)]
     for name in edit:
         if name not in editable:
@@ -222,12 +218,10 @@ def figure_data(
     return FigureData(made, parts)
 
 
-def _controls(
-    trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor], *, hides: bool
-) -> Sequence[str]:
-    """Return the names of the controls that this figure can have; `hides` says whether there is a mask.
+def _controls(trace: Trace, inputs: dict[str, Tensor], numbers: dict[str, Tensor]) -> Sequence[str]:
+    """Return the names of the controls that this figure can have in addition to the mask.
 
-    "scale", "softmax" and "dropout" always; the others by the stages, sizes and tokens.
+    "scale" and "dropout" always; the others by the stages, sizes and tokens.
     """
     queries, keys = numbers["scores"].shape
     width = numbers["query"].shape[-1]
@@ -235,8 +229,6 @@ def _controls(
     turned = any(each.parts for each in trace.projections.values())
     found = {
         "scale": True,
-        "softmax": True,
-        "hiding": hides,
         "width": as_given and "rotated_query" not in numbers,
         "dropout": True,
         "order": queries == keys and "source" not in inputs and trace.tokens == trace.source_tokens,

@@ -27,17 +27,17 @@ from clearhead.ladder.rung import Rung
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number
-from clearhead.tracing.trace import Trace, trace
+from clearhead.tracing.trace import trace
+from clearhead.tracing.traced_call import Trace
 
 FIELDS = {
-    "softmax": ["shares", "axis"],
     "scale": ["scale", "temperature"],
     "dropout": ["dropout", "draws"],
     "heads": ["heads", "transpose", "back"],
 }
 """Fields of a state for edits that are not one field of their own name."""
 
-ALONE = ("mask", "hiding", "width", "order", "rotary")
+ALONE = ("mask", "width", "order", "rotary")
 NUMBER = re.compile(r"-?(\d+\.?\d{0,99}|\.\d{1,99})(e[+-]?\d{1,2})?|[\d.]+", re.ASCII)
 
 
@@ -239,8 +239,6 @@ def figure(
             those that there are, and plane for vectors of width 2: query and keys as arrows, the
             context in the hull of the values. What may be edited is drawn as well.
         edit: what may be edited: x, source, W_query, W_key, W_value, query, key, value, scores, weights, mask, scale;
-            softmax: how scores become weights, also as shares of their sum, without subtracting the
-            largest, in float32, or over the queries; hiding: by −∞, or by setting weights to 0;
             width: how many dimensions of query and key are used, shown instead of both; dropout,
             redrawn by hand; order: tokens are moved; heads: a query is split into heads and joined again, with a
             transpose or without; rotary: queries and keys are rotated by their position.

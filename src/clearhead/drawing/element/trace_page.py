@@ -10,7 +10,7 @@ from clearhead.drawing.labels import words_of
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import beginning
 from clearhead.errors import SelectionError, TooLargeError
-from clearhead.tracing.trace import Step, Trace
+from clearhead.tracing.traced_call import Step, Trace
 
 MOST_NUMBERS = 1 << 23
 """Of a page, which takes about five bytes for each."""
@@ -73,11 +73,7 @@ def trace_payload(trace: Trace, *, sample: int | None = None, head: int | None =
             needs = inner if name != "output" else sizes_of[name] + (inner if inner <= room else 0)
             if needs <= room:
                 arrays |= {each: part for each, (_, part) in operands[name].items()}
-                about = {
-                    "bias": projection.bias is not None,
-                    "parts": projection.parts,
-                    "changes": projection.changes,
-                }
+                about = {"bias": projection.bias is not None, "parts": projection.parts}
                 steps += [_entry_of(each) | about for each, _ in operands[name].values()]
             else:
                 told["formula"] += f"; its {sizes_of[name]:,} weights have no room here"

@@ -21,7 +21,7 @@ from clearhead.drawing.figures.cells import (
 from clearhead.drawing.figures.lettering import array, axes_of, entitle, grid_of, inches, tick
 from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
-from clearhead.tracing.trace import Step, Trace
+from clearhead.tracing.traced_call import Step, Trace
 
 SHARES = ("weights", "dropped_weights")
 WRITTEN_ROWS, WRITTEN_COLUMNS = 12, 8

@@ -26,7 +26,7 @@ from clearhead.matrix.map_tiles import cells_of, exact_tile, is_exact, stages_of
 from clearhead.matrix.matrix import AttentionMatrix, PageOptions
 from clearhead.matrix.summary import Summary
 from clearhead.reading.written_tokens import Writes
-from clearhead.tracing.trace import Trace
+from clearhead.tracing.traced_call import Trace
 from clearhead.watching.seen import Seen, with_texts
 
 LINKS = 12

@@ -18,8 +18,7 @@ from clearhead.drawing.terminal.word_links import (
     heads_of,
     which_are_words,
 )
-from clearhead.integrations.image_models import ImageReading
-from clearhead.integrations.text_models import TextReading, check_place
+from clearhead.integrations.text_models import Reading, check_place
 from clearhead.matrix.head_view import HeadView
 from clearhead.matrix.links import Link, pairs_of_words, strongest_links
 from clearhead.matrix.map_tiles import PairStages, stages_of_pair
@@ -48,7 +47,7 @@ class Screens(Printer):
         True
     """
 
-    def __init__(self, console: Console, reading: TextReading | ImageReading) -> None:
+    def __init__(self, console: Console, reading: Reading) -> None:
         super().__init__(console)
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)

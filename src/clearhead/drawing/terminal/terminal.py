@@ -33,7 +33,7 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.table import HeadRow, Table, rows_of
 
 if TYPE_CHECKING:
-    from clearhead.tracing.trace import Trace
+    from clearhead.tracing.traced_call import Trace
 
 
 class Printer:

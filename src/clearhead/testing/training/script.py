@@ -104,21 +104,23 @@ class LossCall:
 
     Attributes:
         loss: a tensor without axes, with its graph.
-        output: the logits that the loss read, with their graph; None if the loss did not call the model, or it returned
-            none.
-        logits: the same without a graph, (batch, tokens, vocabulary) or (batch, classes); None without logits, or if
-            flat ones do not divide into the samples.
+        output: the logits that the loss read, with their graph, (batch, tokens, vocabulary) or (batch, classes); None
+            if the loss did not call the model, or it returned none.
         inputs: the arguments and keywords of the model; empty if it was not called.
     """
 
     loss: Tensor
     output: Tensor | None
-    logits: Tensor | None
     inputs: tuple[tuple[Any, ...], dict[str, Any]]
+
+    @property
+    def logits(self) -> Tensor | None:
+        """The logits without their graph; None if there are none."""
+        return None if self.output is None else self.output.detach()
 
 
 class Rehearsal:
-    """Copies of the parts of a script, with the gradients of its parameters; the script itself does not change.
+    """Copies of the parts of a script, without gradients; the script itself does not change.
 
     Raises ModelError, code `trains.copy`, if a part cannot be copied. The model copy is in eval mode unless `training`.
     """
@@ -139,9 +141,6 @@ class Rehearsal:
         self.model: nn.Module = copied["model"]
         self.optimizer: torch.optim.Optimizer = copied["optimizer"]
         self.state: dict[str, Any] = copied["state"]
-        pairs = zip(script.parts["model"].parameters(), self.model.parameters(), strict=True)
-        for original, parameter in pairs:
-            parameter.grad = None if original.grad is None else original.grad.detach().clone()
         self.model.train(training)
 
     def call(self, script: Script | None = None, *, seed: int | None = 0) -> LossCall:
@@ -166,13 +165,7 @@ class Rehearsal:
                 f"loss(model, batch) must return one number as a tensor; got {shown(got)}.",
             )
         arguments, keywords, output = calls[-1] if calls else ((), {}, None)
-        output = logits_of(output)
-        logits = None if output is None else output.detach()
-        samples = len(script.text)
-        if script.causal and logits is not None and logits.ndim == 2 and len(logits) > samples:
-            # All tokens of the batch in one axis, as cross_entropy takes them.
-            logits = logits.unflatten(0, (samples, -1)) if len(logits) % samples == 0 else None
-        return LossCall(loss.reshape(()), output, logits, (arguments, keywords))
+        return LossCall(loss.reshape(()), logits_of(output), (arguments, keywords))
 
     def step(self, *, seed: int | None = None) -> float:
         """Make one step of training, as a loop with zero_grad, backward and optimizer.step does, and return its loss.

@@ -53,15 +53,12 @@ def targets(call: LossCall) -> Targets | None:
     None if there are no logits, the loss has no gradient with respect to them, or it is no cross-entropy: in 99 % of
     the rows the target must have nearly half of the gradient.
     """
-    if call.output is None or call.logits is None:
-        return None
-    if not call.output.requires_grad or not call.loss.requires_grad:
+    if call.output is None or not call.output.requires_grad or not call.loss.requires_grad:
         return None
     (gradient,) = torch.autograd.grad(call.loss, call.output, retain_graph=True, allow_unused=True)
     if gradient is None:
         return None
-    logits = call.logits.double()
-    rows = gradient.detach().double().view_as(logits)
+    logits, rows = call.output.detach().double(), gradient.detach().double()
     size = rows.abs().sum(-1)
     used = size > 1e-6 * size.max()
     lowest, ids = rows.min(-1)

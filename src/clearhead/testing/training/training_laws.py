@@ -22,8 +22,6 @@ from clearhead.testing.training.script_calls import (
     targets,
 )
 
-BY_HEART = 20
-
 
 def leak(calls: ScriptCalls) -> Measured:
     """Check that another token changes only its own logits and later ones, and that another label changes no logits.
@@ -319,33 +317,4 @@ LAWS: Mapping[str, Callable[[ScriptCalls], Measured]] = {
     "train.dropout": dropout,
     "train.eval": evaluation,
     "train.resume": resume,
-}
-
-
-def start(calls: ScriptCalls) -> str | None:
-    """Return the mean loss of the first call and ln(classes) as a sentence.
-
-    None if the loss is no plain cross-entropy.
-    """
-    read = calls.read
-    if read is None or not read.plain:
-        return None
-    mean, classes = float(calls.base.loss) / float(read.weights.sum()), calls.logits.shape[-1]
-    return f"the first loss is {mean:.3f}, and ln {classes} = {math.log(classes):.3f}"
-
-
-def heart(calls: ScriptCalls) -> str:
-    """Return a sentence with the loss before and after 20 steps on one batch, made on a copy."""
-    rehearsal = Rehearsal(calls.script)
-    for _ in range(BY_HEART):
-        rehearsal.step(seed=0)
-    with torch.no_grad():
-        end = rehearsal.call().loss.item()
-    return f"{BY_HEART} steps on one batch change the loss from {calls.base.loss.item():.3f} to {end:.3f}"
-
-
-# Measurements that are noted, and never fail.
-NOTES: Mapping[str, Callable[[ScriptCalls], str | None]] = {
-    "train.start": start,
-    "train.heart": heart,
 }

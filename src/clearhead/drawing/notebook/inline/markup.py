@@ -14,7 +14,7 @@ from clearhead.drawing.colours import LESS, MORE, channels
 from clearhead.matrix.head_numbers import Roles
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number
 from clearhead.tracing.text import table as text_of
-from clearhead.tracing.trace import Step, Trace
+from clearhead.tracing.traced_call import Step, Trace
 
 LINE = "1px solid rgba(128,128,128,0.35)"
 """A border that shows on dark and on light."""
