@@ -58,11 +58,6 @@ def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns == list(HeadRow._fields)
 
 
-def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert_refused(Table([ROW]).to_pandas, "extra.missing")
-
-
 def test_queries_that_are_not_real_do_not_count() -> None:
     given = summary(2)
     real = torch.tensor([[True] * 5, [True, True, False, False, False]])
