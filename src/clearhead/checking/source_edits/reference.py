@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -43,14 +43,20 @@ class Solved(NamedTuple):
     Attributes:
         thing: the function, or a module in evaluation mode with drawn parameters.
         inputs: of each call.
-        expected: the result of each call.
-        stages: of each call of a module, the calls of its parts.
+        results: by the index of a call that was made, its result, and of a module the calls of its parts.
     """
 
     thing: Any
     inputs: list[tuple[Any, ...]]
-    expected: list[Any]
-    stages: list[Calls]
+    results: dict[int, tuple[Any, Calls]]
+
+    def result(self, at: int) -> tuple[Any, Calls]:
+        """Return the result of the call at an index, and the calls of parts; the call is made when it is asked for."""
+        if at not in self.results:
+            is_module = isinstance(self.thing, nn.Module)
+            with _recorded(dict(self.thing.named_modules()) if is_module else {}) as found:
+                self.results[at] = self.thing(*copied(self.inputs[at])), found
+        return self.results[at]
 
 
 def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake | None]:
@@ -69,10 +75,12 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
         return
     if row.takes in PARTS:
         # With one query and one key most mistakes do not show.
-        made = [attempt(thing, *copied(each)) for each in right.inputs[:3]]
+        some = range(min(3, len(right.inputs)))
+        expected = [right.result(at)[0] for at in some]
+        made = [attempt(thing, *copied(right.inputs[at])) for at in some]
         alike = [
             isinstance(found, Tensor) and _alike(found, each)
-            for (found, _), each in zip(made, right.expected, strict=False)
+            for (found, _), each in zip(made, expected, strict=True)
         ]
         if any(alike) and not all(alike):
             bad = alike.index(False)
@@ -80,7 +88,9 @@ def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake 
             yield Mistake(
                 "shape.fixed", f"it is right with other sizes than {sizes}", error=made[bad][1]
             )
-    yield from compared(map(partial(called, thing), right.inputs, right.expected))
+    yield from compared(
+        called(thing, each, right.result(at)[0]) for at, each in enumerate(right.inputs)
+    )
     again = [thing(*copied(right.inputs[-1])) for _ in range(2)]
     yield from compared(iter([called(lambda *_: again[0], right.inputs[-1], again[1])]))
 
@@ -106,13 +116,7 @@ def solved(text: str, name: str, number: int, calls: tuple[str, ...], made: str)
         for each in thing.parameters():
             each.copy_(torch.randn(each.shape) * SPREAD_HEADS * max(each.shape) ** -0.5)
     inputs = [_evaluated(f"({each},)", number + at) for at, each in enumerate(calls)]
-    expected, stages = [], []
-    for each in inputs:
-        parts = dict(thing.named_modules()) if isinstance(thing, nn.Module) else {}
-        with _recorded(parts) as found:
-            expected.append(thing(*copied(each)))
-        stages.append(found)
-    return Solved(thing, inputs, expected, stages)
+    return Solved(thing, inputs, {})
 
 
 def code_of_part(part: Callable[..., Tensor], row: LessonRow) -> str:
@@ -203,7 +207,9 @@ def _compared(
     for name, other in names.items():
         if "." in name and "." in other:
             parts.setdefault(name.rpartition(".")[0], other.rpartition(".")[0])
-    for inputs, expected, stages in zip(*right[1:], strict=True):
+    inputs, expected = (), torch.empty(0)
+    for at, inputs in enumerate(right.inputs):
+        expected, stages = right.result(at)
         with _recorded({name: mine.get_submodule(other) for name, other in parts.items()}) as made:
             _, error = attempt(mine, *copied(inputs))
         mistake = _first_difference(
@@ -213,7 +219,6 @@ def _compared(
         if mistake is not None:
             return
         yield from compared(iter([called(mine, inputs, expected)]))
-    inputs, expected = right.inputs[-1], right.expected[-1]
     yield _gradients(mine, right.thing, names, inputs)
     mine.train()
     yield from compared(iter([called(mine, inputs, expected)]))
