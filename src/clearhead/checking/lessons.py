@@ -13,6 +13,7 @@ from clearhead._text import shown
 from clearhead.checking.subject.completing import PARTS, completed
 from clearhead.checking.subject.locating import defined, imported, located
 from clearhead.checking.subject.stubs import reached
+from clearhead.checking.subject.subject import name_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 # The lesson from which on there are several texts at once.
@@ -101,18 +102,9 @@ def graded(subject: Any, row: LessonRow) -> Any:
         kinds = " or ".join(["a function"] * functions + ["a class or a module"] * classes)
         raise ArgumentTypeError(
             "check.lesson",
-            f"lesson {row.number} grades {kinds} {called_with(row)}; got {_kind(found)}.",
+            f"lesson {row.number} grades {kinds} {called_with(row)}; got {name_of(found)}.",
         )
     return found
-
-
-def _kind(found: Any) -> str:
-    """Return an object in words, for an error: a tensor, a class or function with its name, or its text."""
-    if isinstance(found, Tensor):
-        return "a tensor"
-    if inspect.isclass(found):
-        return f"the class {found.__name__}"
-    return f"the function {found.__name__}" if inspect.isroutine(found) else shown(found)
 
 
 def _found_in(file: str, row: LessonRow) -> Any:

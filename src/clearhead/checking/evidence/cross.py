@@ -89,12 +89,10 @@ class CrossEvidence(TokensEvidence):
         return self.settled.inputs
 
     @cached_property
-    def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """A list with x and the record of a second call, of other values and lengths; [] if it cannot be recorded."""
+    def other(self) -> Recorded | None:
+        """The record of a second call, of other values and lengths; None if it cannot be recorded."""
         lens = (7, 7) if self.alike else (7, 5)
-        given = self._inputs(self.feed, lens, self.seed + 1)
-        recorded = self.record(*given.values())
-        return [] if recorded is None else [(given["x"], recorded)]
+        return self.record(*self._inputs(self.feed, lens, self.seed + 1).values())
 
     @cached_property
     def dependencies(self) -> tuple[Dependency, Dependency]:

@@ -137,17 +137,15 @@ class FedEvidence(Evidence):
         return {"x": shortened(self.subject, self.inputs[0], 4)}
 
     @cached_property
-    def others(self) -> list[tuple[Tensor, Recorded | None]]:
-        """A list with x and the record of a second call, of other values and maybe another length; [] if none works."""
+    def other(self) -> Recorded | None:
+        """The record of a second call, of other values and maybe another length; None if none works."""
         first, *more = self.feed.lengths
-        found = []
         for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
             x = self.feed.draw(length, self.seed + 1, batch)
             recorded = self.record(x)
             if recorded is not None and recorded.output.shape[:-1] == x.shape[:-1]:
-                found.append((x, recorded))
-                break
-        return found
+                return recorded
+        return None
 
     @cached_property
     def lengths(self) -> dict[int, str]:

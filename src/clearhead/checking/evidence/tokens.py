@@ -30,9 +30,10 @@ from clearhead.recording.weighing import weigh
 LAYER = ("heads", "rope", "law", "parameter")
 
 
-def is_of_heads(edit: StageEdit) -> bool:
-    """Return True if an edit is about the split, the groups or the merge of heads."""
-    return edit.noun == "heads"
+def of_heads(contract: Contract, masked: bool) -> list[StageEdit]:
+    """Return the edits about the split, the groups or the merge of heads that are possible under a contract."""
+    found = edits(contract, given=False, masked=masked)
+    return [each for each in found if each.noun == "heads"]
 
 
 # Rotations that are looked for where none is declared.
@@ -130,14 +131,21 @@ class TokensEvidence(FedEvidence):
         """Return the trials of the first group, one for each call; [] if nothing attends."""
         return self.group_trials(0) if self.groups else []
 
+    @property
+    def calls(self) -> list[Recorded]:
+        """Return the records of the first call and of another one, without those that failed."""
+        return [each for each in (self.recorded, self.other) if each is not None]
+
+    def _alike(self) -> list[Recorded]:
+        """Return the records in `calls` with as many attentions as the first."""
+        return [each for each in self.calls if len(each.attentions) == len(self.observed)]
+
     def group_trials(self, index: int) -> list[Trial]:
         """Return the trials of a group, one for each call with as many attentions, if the group makes a trial of it."""
         group = self.groups[index]
-        calls = (self.recorded, *(recorded for _, recorded in self.others))
         made = [
             group.trial(recorded.attentions, self.inside, self.feed.width)
-            for recorded in calls
-            if recorded is not None and len(recorded.attentions) == len(self.observed)
+            for recorded in self._alike()
         ]
         return [each for each in made if each is not None]
 
@@ -220,8 +228,7 @@ class TokensEvidence(FedEvidence):
 
         None if these are not found or do not fit.
         """
-        calls = (self.recorded, *(recorded for _, recorded in self.others))
-        found = [list(self._named_sides(each)) for each in calls if each is not None]
+        found = [list(self._named_sides(each)) for each in self.calls]
         return self._explained_sides(found, self.num_heads or 1, whole=True)
 
     def _named_sides(self, recorded: Recorded) -> Iterator[Sides]:
@@ -272,12 +279,7 @@ class TokensEvidence(FedEvidence):
 
     def _calls_of(self, index: int) -> list[list[Sides]]:
         """Return the possible sides of a group's layer, for each call with the same number of attentions."""
-        calls = (self.recorded, *(each for _, each in self.others))
-        return [
-            self.layer_sides(index, each)
-            for each in calls
-            if each is not None and len(each.attentions) == len(self.observed)
-        ]
+        return [self.layer_sides(index, each) for each in self._alike()]
 
     def _layer(self, index: int) -> Explanation | None:
         """Return the explanation of a group's layer, projections included.
@@ -327,7 +329,7 @@ class TokensEvidence(FedEvidence):
             first = first or found
             for rope in ROTATIONS if self.contract.rope is None else ():
                 turned = replace(self.promised, rope=rope)
-                found = explain(trials, turned, lambda each: [*filter(is_of_heads, table(each))])
+                found = explain(trials, turned, lambda each: of_heads(each, whole))
                 if found.known:
                     return replace(found, trials=trials)
         return first

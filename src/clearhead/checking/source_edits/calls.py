@@ -75,8 +75,11 @@ def called(run: Callable[..., Any], inputs: Inputs, expected: Any) -> ExercisedC
 
 
 def copied(inputs: Inputs) -> Inputs:
-    """Return the inputs with a detached copy of each tensor."""
-    return tuple(each.detach().clone() if isinstance(each, Tensor) else each for each in inputs)
+    """Return copies of the inputs, of tensors without their graph."""
+    return tuple(
+        each.detach().clone() if isinstance(each, Tensor) else copy.deepcopy(each)
+        for each in inputs
+    )
 
 
 def of_module(

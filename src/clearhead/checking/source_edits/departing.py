@@ -39,10 +39,10 @@ class Departures(Operations):
     Attributes:
         drawn: the lines outside of `__init__` that draw random numbers, as they ran.
         cut: the lines that read a tensor with a gradient and whose result has none, as they ran.
-        changed: the lines whose numbers, or whose rows and columns, occur nowhere outside, as they ran. Where a
-            constant of the file causes it, such as a mask, it is the line of the constant.
-        moved: the lines that put right numbers into other rows and columns, from which the first in `changed` computes.
-        ran: the lines that ran in the call of the first in `changed`, up to it.
+        changed: the first line whose numbers, or whose rows and columns, occur nowhere outside. Where a constant of the
+            file causes it, such as a mask, it is the line of the constant.
+        moved: the lines that put right numbers into other rows and columns, from which that in `changed` computes.
+        ran: the lines that ran in the call of that in `changed`, up to it.
         last: the last line that computes with an input; 0 if none does.
     """
 
@@ -87,6 +87,8 @@ class Departures(Operations):
         with_gradient = any(each.requires_grad and not each.is_leaf for each in given)
         if with_gradient and (name in CUTS or not torch.is_grad_enabled()):
             self.cut.append(line)
+        if self.changed:  # of these the first alone counts
+            return found
         self._learn()
         fixed = [self._constants[at] for at in map(storage_of, given) if at in self._constants]
         wrong = [at for at, is_wrong in fixed if is_wrong]
@@ -106,7 +108,7 @@ class Departures(Operations):
                 self._moved[_place(each)] = at
         if is_unknown or not (name.startswith(FILLED) or all(map(self._has_rows, made))):
             is_masked = not is_unknown and any(map(_is_hiding, made))
-            self.moved = self.moved if self.changed else moved
+            self.moved = moved
             self.changed.append(max((one for one, _ in fixed if is_masked), default=at))
         return found
 

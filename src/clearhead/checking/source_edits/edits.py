@@ -75,7 +75,8 @@ class Edits:
             pair for pair in nodes_of(self.tree) if hasattr(pair[0], "col_offset")
         ]
         self.above = dict(nodes_of(self.tree))
-        self.starts = [0, *itertools.accumulate(len(each) + 1 for each in program.text.split("\n"))]
+        self.rows = program.text.split("\n")
+        self.starts = [0, *itertools.accumulate(len(each) + 1 for each in self.rows)]
         self.held = attributes(self.tree)
         self.functions, theirs = (
             [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
@@ -89,7 +90,7 @@ class Edits:
 
     def at(self, line: int, column: int) -> int:
         """Return the index in the text of a line, from 1, and a column in bytes."""
-        return self.starts[line - 1] + len(self.program.line(line).encode()[:column].decode())
+        return self.starts[line - 1] + len(self.rows[line - 1].encode()[:column].decode())
 
     def span(self, node: Any) -> tuple[int, int]:
         """Return the indices in the text where a node starts and ends."""
@@ -110,13 +111,14 @@ class Edits:
             node = self.above[node]
         return node
 
-    def __iter__(self) -> Iterator[SourceEdit]:
+    def __iter__(self) -> Iterator[tuple[Sequence[TextChange], Any, str]]:
+        """Yield the changes of each edit, the node that they are at, and the text after them."""
         seen = {self.program.text}
         for changes, node in itertools.chain(self.from_solution(), self.walked()):
             text = _applied(self.program.text, changes)
             if text not in seen:
                 seen.add(text)
-                yield self.told(changes, node, text)
+                yield changes, node, text
 
     def walked(self) -> Iterator[tuple[list[TextChange], ast.AST]]:
         """Yield each change of each family at one place, then at all places of the same text; likely lines first."""

@@ -25,7 +25,7 @@ from clearhead.checking.source_edits.difference import difference
 from clearhead.checking.source_edits.edits import Edits, SourceEdit
 from clearhead.checking.source_edits.outcome import asked_of, doubles, first_mistake
 from clearhead.checking.source_edits.program import Program, nodes_of
-from clearhead.checking.source_edits.reference import code_of_part
+from clearhead.checking.source_edits.reference import code_of_part, solved
 from clearhead.checking.source_edits.solution import in_words_of, solution_of
 from clearhead.checking.subject.completing import PARTS
 from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments
@@ -60,12 +60,6 @@ class _Asked(NamedTuple):
     promises: Sequence[Mapping[str, Any]]
     args: Sequence[Mapping[str, Any] | None]
 
-    @classmethod
-    def of(cls, thing: Any, row: LessonRow, args: Mapping[str, Any] | None) -> "_Asked":
-        """Return what a lesson asks of an object: its promises, each with the arguments for a class, or None."""
-        promises = promises_of(row, thing)
-        return cls(row, promises, [_arguments(thing, row, each, args) for each in promises])
-
     def mistake(self, thing: Any) -> tuple[Mistake | None, Mapping[str, Any]]:
         """Return the first mistake under the promise with the most right results, and that promise.
 
@@ -77,6 +71,8 @@ class _Asked(NamedTuple):
             if mistake is None:
                 return None, promised
             found.append((mistake, promised))
+            if mistake.error is not None and args == self.args[-1]:
+                break  # the other promises make no difference to an error
         return max(found, key=lambda each: each[0].right)
 
     def is_right(self, program: Program) -> bool:
@@ -116,7 +112,8 @@ def grade(thing: Any, row: LessonRow, args: Mapping[str, Any] | None, core: Core
     name = getattr(thing, "__name__", type(thing).__name__)
     exercise = exercises_of(row.number).get(name)
     row = row if exercise is None else exercise.row
-    asked = _Asked.of(thing, row, args)
+    promises = promises_of(row, thing)
+    asked = _Asked(row, promises, [_arguments(thing, row, each, args) for each in promises])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:
@@ -162,6 +159,7 @@ def _wrong(
     code = code or "differs"
     lines = _lines(program, mistake) if place is None or mistake.error is not None else [place[1]]
     if program is not None and (mistake.error is None or not lines):
+        solved.cache_clear()  # its numbers have to be seen
         with Departures(program.file) as departures:
             first_mistake(thing, row, promised, asked.args[asked.promises.index(promised)])
         if not lines or code in NOTED or (place is not None and departures.moved):
@@ -306,24 +304,29 @@ def mend(
     assert program.tree is not None
     solution = in_words_of(program.tree, solution_of(asked.row))
     first, others = difference(program, solution, asked.is_right)
-    found = [] if first is None else [first]
+    theirs = ast.unparse(ast.fix_missing_locations(solution))
+    # An edit on the way to the solution has this rank, and none has less.
+    least = _differing(program.text, theirs)
+    found: list[tuple[int, SourceEdit]] = []
+
+    def keep(edit: SourceEdit) -> bool:
+        """Add an edit with its rank: what it changes, and what still differs from the solution; True if it is least."""
+        text = edit.program.text
+        found.append((_differing(program.text, text) + _differing(text, theirs), edit))
+        return found[-1][0] <= least
+
+    if first is not None and keep(first):
+        return first, others
     until, last = time.process_time() + SECONDS, MOST if first is None else FEWER
-    for count, edit in enumerate(Edits(program, solution, (*lines, *others))):
+    edits = Edits(program, solution, (*lines, *others))
+    for count, (changes, node, text) in enumerate(edits):
         if count >= last or time.process_time() > until:
             break
-        if asked.is_right(edit.program):
+        if asked.is_right(program.edited(text)):
             last = min(last, count + MORE)
-            found.append(edit)
-            if len(found) == ENOUGH:
+            if keep(edits.told(changes, node, text)) or len(found) == ENOUGH:
                 break
-    theirs = ast.unparse(ast.fix_missing_locations(solution))
-
-    def rank(edit: SourceEdit) -> int:
-        """Return how much an edit changes, plus how much still differs from the solution."""
-        text = edit.program.text
-        return _differing(program.text, text) + _differing(text, theirs)
-
-    return min(found, key=rank, default=None), others
+    return min(found, key=lambda each: each[0], default=(0, None))[1], others
 
 
 def _differing(one: str, other: str) -> int:

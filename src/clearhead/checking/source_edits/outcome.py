@@ -78,12 +78,13 @@ def first_mistake(
         if row.calls and not (row.is_part and is_module):
             return _first(next_to_solution(thing, row, solution_of(row)))
         try:
-            made = thing(**(args or {})) if inspect.isclass(thing) else thing
-            if isinstance(made, nn.Module):
-                made = _settled(made if inspect.isclass(thing) else copy.deepcopy(made))
-                ways = range(_ways(made, row))
-            else:
+            made = thing(**(args or {})) if inspect.isclass(thing) else copy.deepcopy(thing)
+            if not isinstance(made, nn.Module):
                 raise UnknownOutcomeError
+            mistake = _first(asked_parameters(_settled(made), row))
+            if mistake is not None:
+                return mistake
+            ways = range(_ways(made, row))
         except UnknownOutcomeError:
             raise
         except Exception as error:  # any that the code of a learner raises
@@ -116,12 +117,10 @@ def _first(asked: Iterator[Mistake | None]) -> Mistake | None:
 
 
 def _ways(module: nn.Module, row: LessonRow) -> int:
-    """Return the number of meanings that the names of the parameters allow; 1 if the parameters have a mistake.
+    """Return the number of meanings that the names of the parameters allow.
 
-    1 too for a module without parameters whose calls differ. Raises UnknownOutcomeError otherwise.
+    1 for a module without parameters whose calls differ. Raises UnknownOutcomeError otherwise.
     """
-    if _first(asked_parameters(module, row)) is not None:
-        return 1
     try:
         return len(layers_of(module, row))
     except UnknownOutcomeError:
@@ -143,11 +142,10 @@ def _asked(
     args: Mapping[str, Any] | None,
     way: int,
 ) -> Iterator[Mistake | None]:
-    """Yield None for each check that passes, and a mistake for each that does not, in the order of the report.
+    """Yield None for each check of a module that passes, and a mistake for each other one, in the order of the report.
 
     `way` is the index in `layers_of`. The parameters of `made` are changed in place. Errors of its code are raised.
     """
-    yield from asked_parameters(made, row)
     if not any(True for _ in made.parameters()):
         yield Mistake("law.again")
     yield from asked_layers(made, row, args, layers_of(made, row)[way])

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from clearhead.checking.subject.completing import PARTS
 from clearhead.checking.thresholds import SPREAD_HEADS
 from clearhead.recording.attempt import attempt
 from clearhead.recording.thresholds import SUMS
+
+# The calls of parts of a module: the name of the part, and its inputs that are tensors.
+Calls = list[tuple[str, list[Tensor]]]
 
 # Below this a gradient is rounding: that of the bias of a key is 0.
 FELT_GRADIENT = 1e-9
@@ -33,46 +37,86 @@ class Mixing(nn.Module):
         return torch.tanh(self.columns(x)).cumsum(-2)
 
 
-class CalledModule(NamedTuple):
-    """One call of a module inside a module: the inputs that are tensors, and the output."""
+class Solved(NamedTuple):
+    """What the solution of a row does; nothing of it may be modified.
 
-    inputs: tuple[Tensor, ...]
-    output: Any
+    Attributes:
+        thing: the function, or a module in evaluation mode with drawn parameters.
+        inputs: of each call.
+        results: by the index of a call that was made, its result, and of a module the calls of its parts.
+    """
+
+    thing: Any
+    inputs: list[tuple[Any, ...]]
+    results: dict[int, tuple[Any, Calls]]
+
+    def result(self, at: int) -> tuple[Any, Calls]:
+        """Return the result of the call at an index, and the calls of parts; the call is made when it is asked for."""
+        if at not in self.results:
+            is_module = isinstance(self.thing, nn.Module)
+            with _recorded(dict(self.thing.named_modules()) if is_module else {}) as found:
+                self.results[at] = self.thing(*copied(self.inputs[at])), found
+        return self.results[at]
 
 
 def next_to_solution(thing: Any, row: LessonRow, text: str) -> Iterator[Mistake | None]:
     """Yield None for each result that equals that of the solution, and a mistake for each that does not.
 
-    A function is called twice more, to see that it repeats itself. The global generator is seeded. Errors of the code
-    are raised.
+    A function is called twice more, to see that it repeats itself. Errors of the code are raised.
 
     Args:
         thing: the function, class or instance of a learner; an instance is graded by its class.
         row: of the lesson or exercise, with its calls.
         text: the solution.
     """
-    solution = _defined(text)[row.names[0]]
-    if inspect.isclass(solution):
-        yield from _modules(thing if inspect.isclass(thing) else type(thing), solution, row)
+    right = solved(text, row.names[0], row.number, row.calls, row.made)
+    if isinstance(right.thing, nn.Module):
+        yield from _modules(thing if inspect.isclass(thing) else type(thing), right, row)
         return
-    inputs = [_inputs(row, at) for at in range(len(row.calls))]
     if row.takes in PARTS:
         # With one query and one key most mistakes do not show.
-        expected = [solution(*copied(each)) for each in inputs[:3]]
-        made = [attempt(thing, *copied(each)) for each in inputs[:3]]
-        right = [
+        some = range(min(3, len(right.inputs)))
+        expected = [right.result(at)[0] for at in some]
+        made = [attempt(thing, *copied(right.inputs[at])) for at in some]
+        alike = [
             isinstance(found, Tensor) and _alike(found, each)
             for (found, _), each in zip(made, expected, strict=True)
         ]
-        if any(right) and not all(right):
-            bad = right.index(False)
-            sizes = " and ".join(str(list(each.shape)) for each in inputs[bad])
+        if any(alike) and not all(alike):
+            bad = alike.index(False)
+            sizes = " and ".join(str(list(each.shape)) for each in right.inputs[bad])
             yield Mistake(
                 "shape.fixed", f"it is right with other sizes than {sizes}", error=made[bad][1]
             )
-    yield from compared(called(thing, each, solution(*copied(each))) for each in inputs)
-    again = [thing(*copied(inputs[-1])) for _ in range(2)]
-    yield from compared(iter([called(lambda *_: again[0], inputs[-1], again[1])]))
+    yield from compared(
+        called(thing, each, right.result(at)[0]) for at, each in enumerate(right.inputs)
+    )
+    again = [thing(*copied(right.inputs[-1])) for _ in range(2)]
+    yield from compared(iter([called(lambda *_: again[0], right.inputs[-1], again[1])]))
+
+
+@cache
+def solved(text: str, name: str, number: int, calls: tuple[str, ...], made: str) -> Solved:
+    """Return what the solution of a row does; default dtype and grad mode are those of the block (cached).
+
+    The global generator is seeded.
+
+    Args:
+        text: the solution.
+        name: of its function or class.
+        number: of the lesson, from which the seeds of the inputs count.
+        calls: the inputs of each call, as expressions.
+        made: the arguments of a class, as text.
+    """
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "solution", "exec", dont_inherit=True), namespace)
+    thing = namespace[name]
+    if inspect.isclass(thing):
+        thing = _made(thing, made).eval()
+        for each in thing.parameters():
+            each.copy_(torch.randn(each.shape) * SPREAD_HEADS * max(each.shape) ** -0.5)
+    inputs = [_evaluated(f"({each},)", number + at) for at, each in enumerate(calls)]
+    return Solved(thing, inputs, {})
 
 
 def code_of_part(part: Callable[..., Tensor], row: LessonRow) -> str:
@@ -82,7 +126,7 @@ def code_of_part(part: Callable[..., Tensor], row: LessonRow) -> str:
     one too, or not on a row or a column of its own; "softmax.missing" where shares do not add up to 1; else
     "law.value" of a context, and "law.scores". Errors of the part are raised.
     """
-    given = _inputs(row, 0)
+    given = _evaluated(f"({row.calls[0]},)", row.number)
     still = part(*copied(given))
 
     def moved(side: int, axis: int) -> Tensor:
@@ -117,72 +161,71 @@ def _with_half(given: tuple[Any, ...], side: int, axis: int, at: int) -> tuple[A
     return (*given[:side], put, *given[side + 1 :])
 
 
-@cache
-def _defined(text: str) -> Mapping[str, Any]:
-    """Run the text of a solution, and return its globals (cached by text)."""
-    namespace: dict[str, Any] = {}
-    exec(compile(text, "solution", "exec", dont_inherit=True), namespace)
-    return namespace
-
-
 def _evaluated(expression: str, seed: int) -> Any:
     """Seed the global generator, and return the value of an expression of a row."""
     torch.default_generator.manual_seed(seed)
     return eval(expression, {"torch": torch, "nn": nn, "Mixing": Mixing})
 
 
-def _inputs(row: LessonRow, at: int) -> tuple[Any, ...]:
-    """Return the inputs of the call at an index of a row; the same row and index return the same numbers.
-
-    The global generator is seeded.
-    """
-    return _evaluated(f"({row.calls[at]},)", row.number + at)
+def _made(kind: type, arguments: str) -> nn.Module:
+    """Return a new module of a class, made with the arguments of a row; the global generator is seeded."""
+    return kind(**_evaluated(f"dict({arguments})", 0))
 
 
-def _modules(kind: type, solution: type, row: LessonRow) -> Iterator[Mistake | None]:
+def _modules(kind: type, right: Solved, row: LessonRow) -> Iterator[Mistake | None]:
     """Yield the comparison of two classes of modules, with parts of one size paired in order.
 
     Nothing is yielded if that has a mistake and pairing them backwards has none.
     """
-    found = list(_compared(kind, solution, row, backwards=False))
-    if any(found) and not any(_compared(kind, solution, row, backwards=True)):
-        return
+    mine = _made(kind, row.made)
+    names = _paired(mine, right.thing, backwards=False)
+    found = list(_compared(mine, right, names))
+    if any(found):
+        mine = _made(kind, row.made)
+        others = _paired(mine, right.thing, backwards=True)
+        if others != names and not any(_compared(mine, right, others)):
+            return
     yield from found
 
 
 def _compared(
-    kind: type, solution: type, row: LessonRow, *, backwards: bool
+    mine: nn.Module, right: Solved, names: Mapping[str, str] | Mistake
 ) -> Iterator[Mistake | None]:
-    """Yield None or a mistake for each result of a module; `backwards` pairs its parts in reverse order.
+    """Yield None or a mistake for each result of a module, which gets the parameters of the solution by their names.
 
     Ends at the first mistake of parameters or stages.
     """
-    mine, theirs = (each(**_evaluated(f"dict({row.made})", 0)) for each in (kind, solution))
-    names = _paired(mine, theirs, backwards)
     if isinstance(names, Mistake):
         yield names
         return
-    stages = _stages_of(mine, theirs, names)
-    for model in (mine, theirs):
-        model.eval()
+    own, theirs = dict(mine.named_parameters()), dict(right.thing.named_parameters())
+    for name, other in names.items():
+        own[other].copy_(theirs[name])
+    mine.eval()
+    # The learner's part by that of the solution, of those that hold parameters.
+    parts: dict[str, str] = {}
+    for name, other in names.items():
+        if "." in name and "." in other:
+            parts.setdefault(name.rpartition(".")[0], other.rpartition(".")[0])
     inputs, expected = (), torch.empty(0)
-    for at in range(len(row.calls)):
-        inputs = _inputs(row, at)
-        expected = theirs(*copied(inputs))
-        made, error = _recorded(mine, inputs, [one for _, one, _ in stages])
-        right, _ = _recorded(theirs, inputs, [other for _, _, other in stages])
-        mistake = _first_difference([name for name, _, _ in stages], made, right, error)
+    for at, inputs in enumerate(right.inputs):
+        expected, stages = right.result(at)
+        with _recorded({name: mine.get_submodule(other) for name, other in parts.items()}) as made:
+            _, error = attempt(mine, *copied(inputs))
+        mistake = _first_difference(
+            parts, made, [each for each in stages if each[0] in parts], error
+        )
         yield mistake
         if mistake is not None:
             return
         yield from compared(iter([called(mine, inputs, expected)]))
-    yield _gradients(mine, theirs, names, inputs)
+    yield _gradients(mine, right.thing, names, inputs)
     mine.train()
     yield from compared(iter([called(mine, inputs, expected)]))
 
 
-def _paired(mine: nn.Module, theirs: nn.Module, backwards: bool) -> dict[str, str] | Mistake:
-    """Give both modules the same random parameters in place; return the learner's names by those of the solution.
+def _paired(mine: nn.Module, theirs: nn.Module, *, backwards: bool) -> dict[str, str] | Mistake:
+    """Return the learner's names of the parameters by those of the solution.
 
     Parts belong together by their names; those without a namesake by the names and shapes of their parameters, in
     order; and parameters of other parts by their shapes. A Mistake if one is missing, is too much, or does not learn.
@@ -210,11 +253,9 @@ def _paired(mine: nn.Module, theirs: nn.Module, backwards: bool) -> dict[str, st
             left.remove(fit)
     if left:
         return Mistake("differs", f"{', '.join(left)} is not in the solution", left[0])
-    for name, each in right.items():
+    for name in right:
         if not own[names[name]].requires_grad:
             return Mistake("parameter.missing", name=names[name])
-        each.copy_(torch.randn(each.shape) * SPREAD_HEADS * max(each.shape) ** -0.5)
-        own[names[name]].copy_(each)
     return names
 
 
@@ -227,72 +268,52 @@ def _parts(parameters: Mapping[str, Tensor]) -> dict[str, dict[str, torch.Size]]
     return parts
 
 
-def _stages_of(
-    mine: nn.Module, theirs: nn.Module, names: Mapping[str, str]
-) -> list[tuple[str, nn.Module, nn.Module]]:
-    """Return (learner's name, learner's module, module of the solution) for each submodule that holds parameters."""
-    found: dict[str, tuple[str, nn.Module, nn.Module]] = {}
-    for name, other in names.items():
-        owner, _, _ = other.rpartition(".")
-        module = name.rpartition(".")[0]
-        if owner and module and module not in found:
-            found[module] = (owner, mine.get_submodule(owner), theirs.get_submodule(module))
-    return list(found.values())
+@contextmanager
+def _recorded(parts: Mapping[str, nn.Module]) -> Iterator[Calls]:
+    """Record the calls of some parts in this block, in order: the name of the part, and copies of its tensors."""
+    calls: Calls = []
 
-
-def _recorded(
-    model: nn.Module, inputs: tuple[Any, ...], parts: list[nn.Module]
-) -> tuple[list[tuple[int, CalledModule]], Exception | None]:
-    """Call a model on copies.
-
-    Return (index of the part, call) for its calls of `parts`, in order, and the error or None. Hooks are added for the
-    call.
-    """
-    calls: list[tuple[int, CalledModule]] = []
-
-    def noted(at: int) -> Callable[..., None]:
-        """Return a forward hook that appends each call of the part with this index to `calls`."""
+    def noted(name: str) -> Callable[..., None]:
+        """Return a hook that appends each call of a part to `calls`."""
 
         def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            """Append a copy of the inputs that are tensors, and the output itself."""
-            tensors = tuple(each.detach().clone() for each in given if isinstance(each, Tensor))
-            calls.append((at, CalledModule(tensors, output)))
+            """Append the name, and a copy of the inputs that are tensors."""
+            tensors = [each.detach().clone() for each in given if isinstance(each, Tensor)]
+            calls.append((name, tensors))
 
         return hook
 
-    hooks = [each.register_forward_hook(noted(at)) for at, each in enumerate(parts)]
+    hooks = [each.register_forward_hook(noted(name)) for name, each in parts.items()]
     try:
-        model(*copied(inputs))
-    except Exception as error:  # any that the code of a learner raises
-        return calls, error
+        yield calls
     finally:
         for each in hooks:
             each.remove()
-    return calls, None
 
 
 def _first_difference(
-    names: list[str],
-    made: list[tuple[int, CalledModule]],
-    right: list[tuple[int, CalledModule]],
-    error: Exception | None,
+    names: Mapping[str, str], made: Calls, right: Calls, error: Exception | None
 ) -> Mistake | None:
     """Return the first stage of the solution that is missing, or has another input, or None.
 
     If an error stopped the program, only the stages before it are compared; if these are equal, the error is raised.
+
+    Args:
+        names: the learner's names of the parts by those of the solution.
+        made: the calls of the program.
+        right: those of the solution.
+        error: that stopped the program, or None.
     """
-    for count in {count for count, _ in right}:
-        mine, theirs = ([each for at, each in calls if at == count] for calls in (made, right))
-        if error is None and len(mine) < len(theirs):
-            measured = f"{names[count]} is called {len(mine)} times, expected {len(theirs)}"
-            return Mistake("stage.missing", measured, names[count])
-    for place, (at, stage) in enumerate(right):
-        if place >= len(made):
-            break
-        same = made[place][0] == at and all(map(_alike, made[place][1].inputs, stage.inputs))
-        if not same:
-            measured = f"the first stage that differs is {names[at]}"
-            return Mistake("stage.input", measured, names[at], right=(place, 0.0))
+    for name in names if error is None else ():
+        mine, theirs = (sum(each[0] == name for each in calls) for calls in (made, right))
+        if mine < theirs:
+            measured = f"{names[name]} is called {mine} times, expected {theirs}"
+            return Mistake("stage.missing", measured, names[name])
+    # What is beyond the calls of the program came after its error.
+    for place, ((found, given), (name, inputs)) in enumerate(zip(made, right, strict=False)):
+        if found != name or not all(map(_alike, given, inputs)):
+            measured = f"the first stage that differs is {names[name]}"
+            return Mistake("stage.input", measured, names[name], right=(place, 0.0))
     if error is not None:
         raise error
     return None
@@ -338,7 +359,10 @@ def unequal_gradients(
     for result, sides in (found, expected):
         gradients: Sequence[Tensor | None] = [None] * len(sides)
         if result.requires_grad:
-            gradients = torch.autograd.grad(result, sides, along, allow_unused=True)
+            # The gradient of a number: that of a tensor imports the compiler, for seconds.
+            with torch.enable_grad():
+                total = (result * along).sum()
+            gradients = torch.autograd.grad(total, sides, allow_unused=True)
         made.append(gradients)
     lost = [
         label
