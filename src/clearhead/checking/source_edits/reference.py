@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -198,9 +198,9 @@ def _compared(
     if isinstance(names, Mistake):
         yield names
         return
-    own, theirs = dict(mine.named_parameters()), dict(right.thing.named_parameters())
+    own, given = dict(mine.named_parameters()), dict(right.thing.named_parameters())
     for name, other in names.items():
-        own[other].copy_(theirs[name])
+        own[other].copy_(given[name])
     mine.eval()
     # The learner's part by that of the solution, of those that hold parameters.
     parts: dict[str, str] = {}
@@ -212,9 +212,8 @@ def _compared(
         expected, stages = right.result(at)
         with _recorded({name: mine.get_submodule(other) for name, other in parts.items()}) as made:
             _, error = attempt(mine, *copied(inputs))
-        mistake = _first_difference(
-            parts, made, [each for each in stages if each[0] in parts], error
-        )
+        theirs = [each for each in stages if each[0] in parts]
+        mistake = _first_difference(parts, made, theirs, error)
         yield mistake
         if mistake is not None:
             return
@@ -273,17 +272,11 @@ def _recorded(parts: Mapping[str, nn.Module]) -> Iterator[Calls]:
     """Record the calls of some parts in this block, in order: the name of the part, and copies of its tensors."""
     calls: Calls = []
 
-    def noted(name: str) -> Callable[..., None]:
-        """Return a hook that appends each call of a part to `calls`."""
+    def note(name: str, _: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        """Append a call of a part to `calls`."""
+        calls.append((name, [each.detach().clone() for each in given if isinstance(each, Tensor)]))
 
-        def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            """Append the name, and a copy of the inputs that are tensors."""
-            tensors = [each.detach().clone() for each in given if isinstance(each, Tensor)]
-            calls.append((name, tensors))
-
-        return hook
-
-    hooks = [each.register_forward_hook(noted(name)) for name, each in parts.items()]
+    hooks = [each.register_forward_hook(partial(note, name)) for name, each in parts.items()]
     try:
         yield calls
     finally:
