@@ -26,11 +26,10 @@ SHAPED_TESTS := tests/test_stages.py tests/ladder \
 		test_blockwise.py::test_trained_numbers_of_a_bias) \
 	$(addprefix tests/layers/,test_positions.py test_kernels.py::test_the_kernel_that_is_asked_for_runs \
 		test_inputs.py::test_low_rank \
-		test_parts.py::test_the_trace_and_the_weights_are_those_of_the_layer \
-		test_drop_in.py::test_it_shares_all_with_a_module_of_pytorch) \
+		test_parts.py::test_the_trace_and_the_weights_are_those_of_the_layer) \
 	$(addprefix tests/layers/caches/,test_bundle.py::test_each_layer_has_its_own \
 		$(addprefix test_cache.py::test_,any_history the_dtype_is_kept \
-			rotated_keys_of_a_padded_row_are_those_of_the_row_alone))
+			positions_go_where_they_are_asked_for))
 # `make test-samples` runs them.
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))
 EMPTY :=

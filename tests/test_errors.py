@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import clearhead as ch
 from clearhead import errors
@@ -121,8 +122,6 @@ MASKS = [
         (call(ch.documents, lengths=[2, 3], mask=within), "mask.documents-mask", f"… // {got}")
         for within, got in [
             (ch.causal(offset=0), "causal(offset=0)"),
-            (ch.causal() & ch.prefix([1, 2]), "prefix([1, 2])"),
-            (~ch.padding(2), "padding(2)"),
             (ch.documents([0, 1]), "documents([0, 1])"),
         ]
     ),
@@ -169,10 +168,8 @@ MASKS = [
         "dense(<1 × 7 × 3 × 5>) // 7 // 2",
     ),
     (call(CAUSAL.to_dense, 2.0, 3), "length.type", "query_len // float"),
-    (call(CAUSAL.to_dense, 2, None), "length.type", "kv_len // NoneType"),
     (call(CAUSAL.blocks, True, 3, 2), "length.type", "query_len // bool"),
     (call(CAUSAL.to_dense, 2, -1), "length.negative", "kv_len // -1"),
-    (call(CAUSAL.draw, -2, 3), "length.negative", "query_len // -2"),
     (call(CAUSAL.draw, 3, 201), "mask.drawing-size", "200 // 3 // 201"),
     *(
         (call(CAUSAL.blocks, 3, 3, block), "mask.block-size", f"{block!r}")
@@ -195,7 +192,6 @@ MASKS = [
         "dense(<1 × 1 × 3 × 5>) // cpu // ~dense(<1 × 1 × 3 × 5>) // meta",
     ),
     (call(operator.and_, CAUSAL, True), "mask.type", "bool // "),
-    (call(operator.or_, None, CAUSAL), "mask.type", "NoneType // "),
     (call(operator.and_, BOOL, CAUSAL), "mask.type", "Tensor // Wrap it: clearhead.dense(tensor)."),
     (call(ch.causal, offset=1.0), "mask.not-whole", "offset // float"),
     (call(ch.causal, offset=[1, 2.5]), "mask.not-whole", "offset // [1, 2.5]"),
@@ -231,11 +227,6 @@ MASKS = [
         ),
     ),
     (
-        call(ch.documents([1, 1, 2]).to_dense, 4, 3),
-        "mask.kv-len",
-        "documents([1, 1, 2]) // 3 // 4 // 3 // ",
-    ),
-    (
         call(ch.documents(META.long()).check, at(3, 1, 3, 5, "cpu")),
         "mask.device",
         "meta // cpu",
@@ -245,8 +236,6 @@ MASKS = [
         for offsets, got in [
             ([], "[]"),
             ([1, 3], "[1, 3]"),
-            ([0, 3, 2], "[0, 3, 2]"),
-            ([0, 1.5], "[0, 1.5]"),
             (torch.zeros(1, 2).long(), "[[0, 0]]"),
             (7, "7"),
         ]
@@ -255,10 +244,8 @@ MASKS = [
         (call(ch.documents, lengths=lengths), "mask.lengths", f"lengths // {got}")
         for lengths, got in [
             ([3, -1], "[3, -1]"),
-            ([3, 1.5], "[3, 1.5]"),
             (torch.ones(2), "[1.0, 1.0]"),
             (torch.ones(1, 2).long(), "[[1, 1]]"),
-            (torch.tensor(3), "3"),
             (7, "7"),
         ]
     ),
@@ -266,10 +253,8 @@ MASKS = [
         (call(ch.documents, ids), "mask.ids", str(got))
         for ids, got in [
             (torch.ones(3), "torch.float32 of shape (3,)"),
-            (BOOL, "torch.bool of shape (3, 5)"),
             (torch.ones(1, 3, 5).long(), "torch.int64 of shape (1, 3, 5)"),
             ([1.5, 2], "torch.float32 of shape (2,)"),
-            (7, "torch.int64 of shape ()"),
             ([[1, 2], [3]], "[[1, 2], [3]]"),
             ("ab", "'ab'"),
             ([2**70], f"[{2**70}]"),
@@ -280,20 +265,19 @@ MASKS = [
         "mask.type",
         "mask // a Mask, such as clearhead.causal(), or a bool tensor // Causal",
     ),
-    (call(ch.dense, ch.causal), "mask.type", "causal // causal // …"),
     (
         call(ch.dense, BOOL.numpy()),
         "mask.type",
         "mask // a Mask, such as clearhead.causal(), or a bool tensor // ndarray. torch.as_tensor(…)"
         " makes a tensor of it",
     ),
+    (call(ch.dense, ch.causal), "mask.type", "causal // causal // …"),
     (call(ch.dense, BOOL.to_sparse()), "mask.layout", "mask // torch.sparse_coo"),
     (
         call(ch.dense, BOOL.float()),
         "mask.dtype",
         "torch.float32 // (3, 5) // ; numbers to add to the scores go to bias=",
     ),
-    (call(ch.dense, BOOL.int()), "mask.dtype", "torch.int32 // (3, 5) // "),
     (call(ch.dense, BOOL[None]), "mask.ambiguous", "(1, 3, 5)"),
     (call(ch.dense, BOOL[0]), "mask.dimensions", "(5,)"),
     (call(ch.dense(BOOL).to_dense, 4, 5), "mask.shape", "3 // 5 // 4 // 5 // "),
@@ -301,6 +285,7 @@ MASKS = [
 ]
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8), torch.zeros(2, 2, 5, 7)
+NESTED = torch.nested.nested_tensor([K[0, :, :3], K[1]], layout=torch.jagged)
 
 
 def posed(*inputs: Any, **options: Any) -> Callable[[], object]:
@@ -311,7 +296,6 @@ def posed(*inputs: Any, **options: Any) -> Callable[[], object]:
 OF_HEADS = "a tensor of shape (num_heads,) // list // "
 BIASES = [
     (call(ch.alibi), "alibi.heads", "65536 // None // None"),
-    (call(ch.alibi, 2, slopes=torch.ones(2)), "alibi.heads", "65536 // 2 // a tensor"),
     (call(ch.alibi, 0), "alibi.heads", "65536 // 0 // None"),
     (call(ch.alibi, 8.0), "alibi.type", "float"),
     (call(ch.alibi, slopes=[0.5, 0.25]), "slopes.type", f"slopes // {OF_HEADS}"),
@@ -347,13 +331,23 @@ BIASES = [
 ]
 
 
-def shapes(query: str, key: str, value: str) -> str:
-    return f"\n  query  {query}\n  key    {key}\n  value  {value}"
+DIMS = [
+    ["batch", "num_heads", "query_len", "head_dim"],
+    ["batch", "num_kv_heads", "kv_len", "head_dim"],
+    ["batch", "num_kv_heads", "kv_len", "value_head_dim"],
+]
 
 
-QUERY = "[batch=2, num_heads=4, query_len=3, head_dim=8] float32 cpu"
-KEY = "[batch=2, num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu"
-VALUE = "[batch=2, num_kv_heads=2, kv_len=5, value_head_dim=7] float32 cpu"
+def shaped(code: str, words: str, *tensors: Tensor, advice: str = "") -> tuple[Any, ...]:
+    """A case whose message lists what the three tensors are."""
+    lines = []
+    for name, dims, tensor in zip(("query", "key", "value"), DIMS, tensors, strict=True):
+        names = [f"{dim}=" for dim in dims[4 - tensor.ndim :]] if tensor.ndim < 5 else [""] * 5
+        sizes = ", ".join(f"{dim}{size}" for dim, size in zip(names, tensor.shape, strict=True))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        lines.append(f"\n  {name:<5}  [{sizes}] {dtype} {tensor.device}")
+    return posed(*tensors), code, words + "".join(lines) + advice
+
 
 PROBLEMS = [
     (posed([[1.0]], K, V), "query.type", "query // a torch.Tensor // list"),
@@ -364,126 +358,36 @@ PROBLEMS = [
         "value // a torch.Tensor // ndarray. torch.as_tensor(…) makes a tensor of it",
     ),
     (posed(Q.to_sparse(), K, V), "query.layout", "query // torch.sparse_coo"),
-    (
-        lambda: make_problem(
-            Q, torch.nested.nested_tensor([K[0, :, :3], K[1]], layout=torch.jagged), V
-        ),
-        "key.layout",
-        "key",
-    ),
-    (
-        posed(Q, K[0], V[0, 0]),
-        "shape.dimensions",
-        "4 // 3 // 2",
-        shapes(
-            QUERY,
-            "[num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu",
-            "[kv_len=5, value_head_dim=7] float32 cpu",
-        ),
-    ),
-    (
-        posed(Q[None], K[None], V[None]),
-        "shape.dimensions",
-        "5 // 5 // 5",
-        shapes(
-            "[1, 2, 4, 3, 8] float32 cpu",
-            "[1, 2, 2, 5, 8] float32 cpu",
-            "[1, 2, 2, 5, 7] float32 cpu",
-        ),
-    ),
-    (
-        posed(Q, K.double(), V.half()),
+    (posed(Q, NESTED, V), "key.layout", "key"),
+    shaped("shape.dimensions", "4 // 3 // 2 // ", Q, K[0], V[0, 0]),
+    shaped("shape.dimensions", "5 // 5 // 5 // ", Q[None], K[None], V[None]),
+    shaped(
         "dtype.mixed",
-        " // query, key and value must have one dtype; got float32, float64 and float16."
-        + shapes(QUERY, KEY.replace("float32", "float64"), VALUE.replace("float32", "float16")),
+        " // query, key and value must have one dtype; got float32, float64 and float16.",
+        *(Q, K.double(), V.half()),
     ),
-    *(
-        (
-            posed(Q.to(dtype), K.to(dtype), V.to(dtype)),
-            "dtype.unsupported",
-            str(name),
-            shapes(*(text.replace("float32", name) for text in (QUERY, KEY, VALUE))),
-        )
-        for dtype, name in [
-            (torch.int64, "int64"),
-            (torch.uint8, "uint8"),
-            (torch.bool, "bool"),
-            (torch.complex64, "complex64"),
-        ]
-    ),
-    (
-        posed(Q, K, V.to("meta")),
-        "device.mixed",
-        "cpu // cpu // meta",
-        shapes(QUERY, KEY, VALUE.replace("cpu", "meta")),
-    ),
-    (
-        posed(Q, K[:1], V),
-        "shape.batch",
-        "2 // 1 // 2",
-        shapes(QUERY, KEY.replace("batch=2", "batch=1"), VALUE),
-    ),
-    (
-        posed(Q[..., :6], K, V),
-        "shape.head-dim",
-        "6 // 8",
-        shapes(QUERY.replace("dim=8", "dim=6"), KEY, VALUE),
-    ),
-    (
-        posed(Q[..., :0], K[..., :0], V),
-        "shape.head-dim",
-        "0 // 0",
-        shapes(QUERY.replace("dim=8", "dim=0"), KEY.replace("dim=8", "dim=0"), VALUE),
-    ),
-    (
-        posed(Q, K[:, :, :3], V),
-        "shape.kv-len",
-        "3 // 5",
-        shapes(QUERY, KEY.replace("kv_len=5", "kv_len=3"), VALUE),
-    ),
-    (
-        posed(Q, K, V[:, :1]),
-        "shape.value-heads",
-        "2 // 1",
-        shapes(QUERY, KEY, VALUE.replace("heads=2", "heads=1")),
-    ),
-    (
-        posed(Q[:, :3], K, V),
+    shaped("dtype.unsupported", "int64 // ", Q.long(), K.long(), V.long()),
+    shaped("dtype.unsupported", "bool // ", Q.bool(), K.bool(), V.bool()),
+    shaped("dtype.unsupported", "complex64 // ", *(each.to(torch.complex64) for each in (Q, K, V))),
+    shaped("device.mixed", "cpu // cpu // meta // ", Q, K, V.to("meta")),
+    shaped("shape.batch", "2 // 1 // 2 // ", Q, K[:1], V),
+    shaped("shape.head-dim", "6 // 8 // ", Q[..., :6], K, V),
+    shaped("shape.head-dim", "0 // 0 // ", Q[..., :0], K[..., :0], V),
+    shaped("shape.kv-len", "3 // 5 // ", Q, K[:, :, :3], V),
+    shaped("shape.value-heads", "2 // 1 // ", Q, K, V[:, :1]),
+    shaped("shape.kv-heads", "3 // 2 // ", Q[:, :3], K, V),
+    shaped("shape.kv-heads", "3 // 5 // ", Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)),
+    shaped(
         "shape.kv-heads",
-        "3 // 2",
-        shapes(QUERY.replace("heads=4", "heads=3"), KEY, VALUE),
-    ),
-    (
-        posed(Q.transpose(1, 2), K.transpose(1, 2), V.transpose(1, 2)),
-        "shape.kv-heads",
-        "3 // 5",
-        shapes(
-            "[batch=2, num_heads=3, query_len=4, head_dim=8] float32 cpu",
-            "[batch=2, num_kv_heads=5, kv_len=2, head_dim=8] float32 cpu",
-            "[batch=2, num_kv_heads=5, kv_len=2, value_head_dim=7] float32 cpu",
-        ),
-    ),
-    (
-        posed(Q[:, :3, :2], K.transpose(1, 2), V.transpose(1, 2)),
-        "shape.kv-heads",
-        "3 // 5",
-        shapes(
-            "[batch=2, num_heads=3, query_len=2, head_dim=8] float32 cpu",
-            "[batch=2, num_kv_heads=5, kv_len=2, head_dim=8] float32 cpu",
-            "[batch=2, num_kv_heads=5, kv_len=2, value_head_dim=7] float32 cpu",
-        )
-        + "If the tensors are (batch, len, num_heads, head_dim), turn them: tensor.transpose(1, 2).",
+        "3 // 5 // ",
+        *(Q[:, :3, :2], K.transpose(1, 2), V.transpose(1, 2)),
+        advice="If the tensors are (batch, len, num_heads, head_dim), turn them: tensor.transpose(1, 2).",
     ),
     (posed(scale=True), "scale.type", "scale // a finite number, or None for 1/√head_dim // bool"),
     (
         posed(scale=float("nan")),
         "scale.value",
         "scale // a finite number, or None for 1/√head_dim // nan",
-    ),
-    (
-        posed(scale=10**400),
-        "scale.value",
-        "scale // a finite number, or None for 1/√head_dim // inf",
     ),
     (
         posed(softcap="30"),
@@ -494,11 +398,6 @@ PROBLEMS = [
         posed(softcap=0),
         "softcap.value",
         "softcap // a finite number above 0, or None for no cap // 0.0",
-    ),
-    (
-        posed(dropout=torch.tensor(0.1)),
-        "dropout.type",
-        "dropout // a probability in [0, 1), or None for no dropout // Tensor",
     ),
     (
         posed(dropout=-0.1),
@@ -513,17 +412,16 @@ PROBLEMS = [
 
 CHECKS = [
     (call(ch.MultiHeadAttention, 8.0, num_heads=2), "argument.type", "embed_dim // float"),
-    (lambda: ch.MultiHeadAttention(0, num_heads=2), "argument.size", "embed_dim // 0"),
     (call(ch.MultiHeadAttention, 8, num_heads=2, bias=1), "bias.type", "bias // 1"),
-    (
-        lambda: ch.MultiHeadAttention(8, num_heads=2, dropout=True),
-        "dropout.type",
-        "dropout // a probability in [0, 1), or None for no dropout // bool",
-    ),
     (
         lambda: ch.MultiHeadAttention(8, num_heads=2, dropout=1.0),
         "dropout.value",
         "dropout // a probability in [0, 1), or None for no dropout // 1.0",
+    ),
+    (
+        lambda: ch.effects(LAYER, torch.ones(1, 3, 4), torch.sum, by=wrong("row")),
+        "by.value",
+        'by // "head", "head,position", "call", "layer" // \'row\'',
     ),
     (
         lambda: ch.roles(ch.AttentionMatrix(*torch.ones(2, 1, 3, 2)), tokens=torch.ones(3)),
@@ -532,11 +430,7 @@ CHECKS = [
     ),
     (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[True]), "heads.type", "[True]"),
     (lambda: ch.watch(torch.nn.Linear(2, 2), heads=[0, 0]), "heads.value", " // [0, 0]"),
-    (
-        lambda: ch.effects(LAYER, torch.ones(1, 3, 4), torch.sum, by=wrong("row")),
-        "by.value",
-        'by // "head", "head,position", "call", "layer" // \'row\'',
-    ),
+    (lambda: ch.MultiHeadAttention(0, num_heads=2), "argument.size", "embed_dim // 0"),
     (lambda: ch.effects(LAYER, "a text", torch.sum), "inputs.type", "str"),
 ]
 
@@ -555,13 +449,7 @@ CHECKED = {
     str(path)
     for name, path in MODULES.items()
     if name.startswith("clearhead.masks.")
-    or name
-    in (
-        "clearhead.attention.biases",
-        "clearhead.attention.distance_biases",
-        "clearhead.attention.problem",
-        "clearhead._common.checks",
-    )
+    or name.endswith((".biases", ".distance_biases", ".attention.problem", "._common.checks"))
 }
 
 

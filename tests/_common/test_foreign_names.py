@@ -32,11 +32,6 @@ def test_names_in_a_path_and_in_other_spellings() -> None:
     assert [is_output(name) for name in ("Wo", "out_proj", "W_out", "W_v")] == [True] * 3 + [False]
 
 
-def test_no_name_is_that_of_two_sizes() -> None:
-    names = [name for same in SIZE_NAMES.values() for name in same]
-    assert len(names) == len(set(names))
-
-
 def cells(page: str, row: str) -> list[str]:
     """The names in the first cell of the row of a page that has this text."""
     (line,) = (line for line in (ROOT / "docs" / page).read_text().splitlines() if row in line)

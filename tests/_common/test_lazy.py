@@ -1,14 +1,7 @@
 """Names on first use, from many threads at once, and the way up to what draws."""
 
-import gc
 import subprocess
 import sys
-
-import pytest
-
-import clearhead
-from clearhead._common import lazy
-from clearhead._common.lazy import attach, drawing
 
 EVERY = """
 import os, threading
@@ -36,12 +29,6 @@ if child:
 """
 
 
-def test_it_is_the_module_itself() -> None:
-    from clearhead.drawing import labels
-
-    assert drawing("labels") is labels
-
-
 def test_nothing_is_fetched_before_somebody_looks() -> None:
     code = "import sys, clearhead; assert 'clearhead.drawing' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -50,25 +37,3 @@ def test_nothing_is_fetched_before_somebody_looks() -> None:
 def test_every_name_from_a_thread_of_its_own() -> None:
     run = subprocess.run([sys.executable, "-c", EVERY], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-
-
-@pytest.mark.parametrize("collects", [True, False])
-def test_collecting_goes_on_as_it_was(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the import raises; none happens on the way."""
-    seen = []
-
-    def find(attribute: str) -> None:
-        seen.append(gc.isenabled())
-        raise AttributeError(attribute)
-
-    monkeypatch.setattr(lazy, "import_module", find)
-    first_use, _, _ = attach("clearhead", clearhead.__file__)
-    was = gc.isenabled()
-    try:
-        (gc.enable if collects else gc.disable)()
-        with pytest.raises(AttributeError, match=r"clearhead\.masks"):
-            first_use("causal")
-        assert seen == [False]
-        assert gc.isenabled() is collects
-    finally:
-        (gc.enable if was else gc.disable)()

@@ -54,16 +54,6 @@ def test_a_column_that_is_not_there() -> None:
         assert_refused(call, "rows.column", "'scores' // layer, head, gain, score, none")
 
 
-def test_sorting_has_what_is_no_number_last() -> None:
-    def order(by: str, *, descending: bool = False) -> list[int]:
-        return [list(ROWS).index(row) for row in ROWS.sort(by, descending=descending)]
-
-    assert order("score") == [0, 2, 1]
-    assert order("score", descending=True) == [2, 0, 1]
-    assert order("gain") == [0, 1, 2]
-    assert order("none") == order("none", descending=True) == [0, 1, 2]
-
-
 def test_sorting_counts_as_people_do_and_keeps_the_order_of_equal_ones() -> None:
     assert [row.layer for row in ROWS.sort("layer")] == ["a.2", "a.2", "a.10"]
     assert [row.head for row in ROWS.sort("layer")] == [1, 0, 0]
@@ -71,12 +61,6 @@ def test_sorting_counts_as_people_do_and_keeps_the_order_of_equal_ones() -> None
     assert_refused(
         lambda: ROWS.sort("layer", descending=wrong(1)), "descending.type", "descending // 1"
     )
-
-
-def test_the_largest_up_or_down() -> None:
-    assert [row.gain for row in ROWS.top(5, "gain")] == [-3.0, 2.0]
-    assert [row.score for row in ROWS.top(1, by="score")] == [0.75]
-    assert isinstance(ROWS.top(1, "score"), Kinds)
 
 
 test_the_largest_of_what_has_no_numbers = refusals(

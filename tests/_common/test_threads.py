@@ -5,16 +5,11 @@ import ctypes
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch.profiler import profile
-from torch.utils.flop_counter import FlopCounterMode
 
-import clearhead as ch
 from clearhead._common.threads import Report, side_by_side, thread_limits, threads_apart
-from clearhead.attention.kernels import _by_heads
 
 CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar("CONTEXT")
 
@@ -45,10 +40,6 @@ def test_every_unit_is_done_once_and_told_here(count: int) -> None:
     )
     assert sorted(done) == list(range(23))
     assert told == 23 * [(1, here)]
-
-
-def test_nothing_to_do() -> None:
-    side_by_side((), doing(lambda unit: None), 2, lambda some: None)
 
 
 def test_state_of_this_thread_goes_along() -> None:
@@ -138,29 +129,3 @@ def test_threads_of_our_own_where_nothing_belongs_to_this_one() -> None:
         assert threads_apart() == 1
     finally:
         torch.set_num_threads(before)
-
-
-@needs_limits
-@pytest.mark.parametrize("options", [{}, {"softcap": 5.0}], ids=["fused", "blockwise"])
-def test_tools_of_pytorch_count_the_same_operations_with_any_number_of_threads(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_by_heads, "WORTH", 1)
-    query, key, value = torch.randn(3, 1, 8, 300, 16).unbind()
-    mask = ch.sliding_window(left=33, right=0)
-    before, profiles, counts = torch.get_num_threads(), [], []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            with torch.no_grad(), profile() as recorded:
-                ch.attend(query, key, value, mask=mask, **options)
-            events = {each.key: each.count for each in recorded.key_averages()}
-            profiles.append({k: n for k, n in events.items() if "attention" in k or "bmm" in k})
-            with torch.no_grad(), FlopCounterMode(display=False) as counter:
-                ch.attend(query, key, value, mask=mask, **options)
-            counts.append(counter.get_flop_counts())
-    finally:
-        torch.set_num_threads(before)
-    assert profiles[0]
-    assert profiles[0] == profiles[1]
-    assert counts[0] == counts[1]

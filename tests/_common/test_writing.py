@@ -2,16 +2,12 @@
 
 import errno
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 import clearhead as ch
-from clearhead._common import writing
-from clearhead._common.writing import BEGUN, check_writable, replacing, temporary_folder
+from clearhead._common.writing import check_writable, replacing
 
 
 def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
@@ -37,21 +33,6 @@ def test_a_folder_that_may_not_be_written_to(
         ch.errors.FileError, match=r"a\.html could not be written: Permission denied"
     ):
         check_writable(tmp_path / "a.html")
-
-
-def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> str:
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
-    with pytest.raises(ch.errors.FileError) as caught, temporary_folder():
-        pass
-    assert str(caught.value) == (
-        "[file.temporary] no folder for temporary files could be made: No usable temporary directory "
-        "found in ['/tmp']. Name one that can be written to by the environment variable TMPDIR."
-    )
 
 
 def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -112,18 +93,6 @@ def test_a_file_keeps_its_mode(mode: int, tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o777 == mode
 
 
-def test_the_umask_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread would make its files by it."""
-    before = os.umask(0o027)
-    try:
-        with monkeypatch.context() as patched:
-            patched.delattr(os, "umask")
-            written(tmp_path / "a.txt")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
-
-
 def test_a_link_is_written_through(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     link, place = tmp_path / "link", tmp_path / "there" / "a.txt"
@@ -156,29 +125,6 @@ def test_an_error_of_the_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-KILLED = """
-import os, sys
-from clearhead._common import writing
-from clearhead._common.writing import replacing
-with replacing(sys.argv[1]) as (name, _):
-    with open(name, "w") as file:
-        file.write(sys.argv[2])
-    os._exit(1)
-"""
-
-
-@pytest.mark.parametrize("half", ["half", ""])
-def test_what_a_killed_process_left_is_removed(half: str, tmp_path: Path) -> None:
-    place = tmp_path / "a.txt"
-    place.write_text("old")
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", KILLED, str(place), half], check=False)
-    assert place.read_text() == "old"
-    assert len(list(tmp_path.iterdir())) == 2  # the second removed what the first left
-    written(place)
-    assert [each.read_text() for each in tmp_path.iterdir()] == ["new"]
-
-
 def test_what_somebody_is_writing_is_left_alone(tmp_path: Path) -> None:
     place = tmp_path / "a.txt"
     with replacing(place) as (name, _):
@@ -186,31 +132,4 @@ def test_what_somebody_is_writing_is_left_alone(tmp_path: Path) -> None:
         written(place, "earlier")
         assert place.read_text() == "earlier"
     assert place.read_text() == "later"
-    assert list(tmp_path.iterdir()) == [place]
-
-
-def test_what_was_begun_a_moment_ago_is_left_alone(tmp_path: Path) -> None:
-    """It is not locked yet; a minute later nobody writes it any more."""
-    place = tmp_path / "a.txt"
-    with replacing(place) as (name, _):
-        fresh = Path(name)
-    fresh = fresh.with_name(fresh.name.rpartition("-")[0] + "-" + BEGUN + "0")
-    fresh.touch()
-    written(place)
-    assert fresh.exists()
-    os.utime(fresh, (0, 0))
-    written(place)
-    assert list(tmp_path.iterdir()) == [place]
-
-
-def test_without_locks_whole_files_are_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "fcntl", None)
-    place = tmp_path / "a.txt"
-    with replacing(place) as (name, _):
-        left = Path(name[:-1])
-    left.write_text("half")
-    written(place)
-    assert place.read_text() == "new"
     assert list(tmp_path.iterdir()) == [place]

@@ -50,35 +50,3 @@ def test_the_order_of_the_options() -> None:
     weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
     context = ch.attend(query, key, value, mask=seen, bias=bias, scale=0.25, softcap=3.0)
     torch.testing.assert_close(context, weights @ value)
-
-
-def test_dropout_drops_weights_and_scales_the_others() -> None:
-    value = torch.eye(50).double()[None, None]
-    query = key = torch.zeros(1, 1, 50, 1).double()
-    weights = ch.attend(query, key, value, dropout=0.25)
-    kept = weights[weights != 0]
-    torch.testing.assert_close(kept, torch.full_like(kept, 1 / 50 / 0.75))
-    share = kept.numel() / weights.numel()
-    # Four standard deviations of 2500 draws.
-    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 2500) ** 0.5
-    assert torch.equal(ch.attend(query, key, value, dropout=0.0), ch.attend(query, key, value))
-
-
-@each_kernel
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_dtype_is_kept(kernel: str, dtype: torch.dtype) -> None:
-    query, key, value = draw(3, 1, 2, 5, 4, dtype=dtype).unbind()
-    assert ch.attend(query, key, value, mask=ch.causal(), kernel=kernel).dtype == dtype
-
-
-def test_a_misspelt_option_is_named() -> None:
-    query, key, value = draw(3, 5, 4).unbind()
-    with pytest.raises(TypeError, match="attn_mask"):
-        ch.attend(query, key, value, attn_mask=None)  # pyright: ignore[reportCallIssue]
-
-
-def test_type_checkers_take_three_tensors_in_one() -> None:
-    qkv = draw(3, 5, 4)
-    torch.testing.assert_close(ch.attend(*qkv), ch.attend(*qkv.unbind()))
-    with pytest.raises(TypeError, match="by place"):
-        ch.attend(*qkv, qkv[0])  # pyright: ignore[reportCallIssue]

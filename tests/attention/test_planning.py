@@ -40,33 +40,6 @@ def test_a_plan_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"softcap": 30.0}, "softcap: PyTorch's fused attention has none"),
-        ({"dropout": 0.1}, "dropout: PyTorch's fused attention has none on the CPU"),
-        (
-            {"bias": torch.zeros(5, 7, requires_grad=True)},
-            "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient",
-        ),
-    ],
-)
-def test_auto_says_why_not_fused(options: dict[str, Any], reason: str) -> None:
-    plan = ch.plan(*tensors(), **options)
-    assert plan.kernel == "blockwise"
-    assert plan.reasons["fused"] == (reason,)
-    assert f"\nnot fused: {reason}\nnot flex: it is compiled for CUDA; " in str(plan)
-    assert "\nnot eager: it comes after blockwise; " in str(plan)
-
-
-def test_an_empty_axis_is_not_fused() -> None:
-    query, key, value = tensors()
-    plan = ch.plan(query, key[:, :, :0], value[:, :, :0])
-    assert plan.kernel == "blockwise"
-    assert plan.how.startswith("0 blocks")
-    assert plan.reasons["fused"] == ("an empty axis: there is nothing to fuse",)
-
-
-@pytest.mark.parametrize(
     ("mask", "trained", "kernel"),
     [
         (ch.sliding_window(left=70, right=0), True, "blockwise"),

@@ -58,6 +58,13 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
+def assert_defined(tensors: dict[str, Tensor], **options: Any) -> None:
+    """A call without a kernel gives the numbers of the definition."""
+    exact = {name: tensor.double() for name, tensor in tensors.items()}
+    defined, plain = (ch.attend(**given, **options, kernel="eager") for given in (exact, tensors))
+    close(ch.attend(**tensors, **options), defined, plain, "the context")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("queries", [1, 11])
 @pytest.mark.parametrize("name", MASKS)
@@ -67,12 +74,7 @@ def test_a_call_asked_again_has_the_numbers_of_the_first(
     mask = MASKS[name]()
     for _ in range(4):
         tensors = draw(query_len=queries, kv_len=11, dtype=dtype)
-        found = ch.attend(**tensors, mask=mask)
-        exact = {each: tensor.double() for each, tensor in tensors.items()}
-        defined, plain = (
-            ch.attend(**given, mask=mask, kernel="eager") for given in (exact, tensors)
-        )
-        close(found, defined, plain, "the context")
+        assert_defined(tensors, mask=mask)
     assert repeated == [False, False, True, True]
 
 
@@ -94,13 +96,7 @@ def test_masks_that_are_made_in_the_call_are_recognised(
     """Lengths may differ from call to call: they are in the mask, not in what recognises it."""
     for _ in range(4):
         tensors = draw(num_kv_heads=heads, query_len=11)
-        found = ch.attend(**tensors, mask=MASKS[name](), **OPTIONS[option])
-        exact = {each: tensor.double() for each, tensor in tensors.items()}
-        defined, plain = (
-            ch.attend(**given, mask=MASKS[name](), **OPTIONS[option], kernel="eager")
-            for given in (exact, tensors)
-        )
-        close(found, defined, plain, "the context")
+        assert_defined(tensors, mask=MASKS[name](), **OPTIONS[option])
     assert repeated == [False, False, True, True]
 
 

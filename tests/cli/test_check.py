@@ -65,18 +65,32 @@ def invoke(*arguments: str) -> Result:
     return commands.invoke("check", *arguments)
 
 
-def test_what_is_right(place: str) -> None:
-    found = invoke(place, "--causal", "--args", f"{ARGS},kind=fast")
-    assert found.exit_code == 0, found.output
-    assert found.stdout.startswith("✓ heads   ✓ softmax over the keys   ✓ causal   ✓ scale 1/√2")
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (
+            f"--causal --args {ARGS},kind=fast",
+            0,
+            "✓ softmax over the keys   ✓ causal   ✓ scale 1/√2",
+        ),
+        (f"--causal --args {ARGS},diagonal=2", 1, "each token also sees the next one"),
+        (f"--causal --args {ARGS} --window 2,0", 1, "mask.missing"),
+        (f"--args {ARGS} --sizes d_in=4", 3, "CausalAttention was called with --takes x"),
+        ("--args d_in", 2, "expected name=value; got 'd_in'."),
+        ("--window 3", 2, "expected LEFT,RIGHT; got '3'."),
+        ("--window a,b", 2, "expected LEFT,RIGHT; got 'a,b'."),
+        ("--alibi", 2, "expected --heads"),
+    ],
+)
+def test_how_it_ends(place: str, options: str, code: int, words: str) -> None:
+    found = invoke(place, *options.split())
+    assert (found.exit_code, words in found.output) == (code, True), found.output
 
 
-def test_what_is_wrong(place: str, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=2", "--html", str(page))
-    assert found.exit_code == 1
-    assert found.stdout.startswith("✗ mask.off-by-one   each token also sees the next one")
-    assert "mask.off-by-one" in page.read_text(encoding="utf-8")
+def test_a_place_that_is_none_is_no_mistake_in_the_attention() -> None:
+    found = invoke("no_such_place")
+    assert found.exit_code == 3
+    assert "[check.place]" in found.stderr
 
 
 def test_a_script_that_ends_itself_is_not_right(tmp_path: Path) -> None:
@@ -90,10 +104,21 @@ def test_a_script_that_ends_itself_is_not_right(tmp_path: Path) -> None:
     )
 
 
-def test_json(place: str) -> None:
-    found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=0", "--json")
-    assert found.exit_code == 1
+def test_reports_in_files(place: str, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("page.html", "found.sarif")]
+    written = ("--json", "--html", str(files[0]), "--sarif", str(files[1]))
+    found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=2", *written)
     assert json.loads(found.stdout)["findings"][0]["code"] == "mask.off-by-one"
+    page, sarif = (file.read_text(encoding="utf-8") for file in files)
+    assert "mask.off-by-one" in page
+    (run,) = json.loads(sarif)["runs"]
+    (result,) = run["results"]
+    assert (result["ruleId"], result["level"]) == ("mask.off-by-one", "error")
+    physical = result["locations"][0]["physicalLocation"]
+    assert physical["artifactLocation"]["uri"].endswith("mine.py")
+    # That of the operation, masked_fill.
+    assert physical["region"]["startLine"] == 17
+    assert run["tool"]["driver"]["rules"][0]["help"]["text"] == "clearhead explain mask.off-by-one"
 
 
 LINEAR = """
@@ -128,31 +153,6 @@ def test_what_is_not_judged_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
     assert invoke(*asked, "--strict").exit_code == 1
 
 
-def test_what_cannot_be_called_ends_with_a_code_of_its_own(place: str) -> None:
-    found = invoke(place, "--args", ARGS, "--sizes", "d_in=4")
-    assert found.exit_code == 3
-    assert "[check.call] CausalAttention was called with --takes x" in found.stderr
-
-
-def test_a_place_that_is_none_is_no_mistake_in_the_attention() -> None:
-    found = invoke("no_such_place")
-    assert found.exit_code == 3
-    assert "[check.place]" in found.stderr
-
-
-def test_sarif(place: str, tmp_path: Path) -> None:
-    file = tmp_path / "found.sarif"
-    invoke(place, "--causal", "--args", f"{ARGS},diagonal=2", "--sarif", str(file))
-    (run,) = json.loads(file.read_text(encoding="utf-8"))["runs"]
-    (result,) = run["results"]
-    assert (result["ruleId"], result["level"]) == ("mask.off-by-one", "error")
-    physical = result["locations"][0]["physicalLocation"]
-    assert physical["artifactLocation"]["uri"].endswith("mine.py")
-    # That of the operation, masked_fill.
-    assert physical["region"]["startLine"] == 17
-    assert run["tool"]["driver"]["rules"][0]["help"]["text"] == "clearhead explain mask.off-by-one"
-
-
 @pytest.mark.parametrize(
     ("name", "heads", "code"),
     [("naive", 4, 0), ("naive", 6, 1), ("published", 4, 0), ("published", 6, 0)],
@@ -164,10 +164,9 @@ def test_alibi_as_published(tmp_path: Path, name: str, heads: int, code: int) ->
     assert invoke(f"{file}:{name}", *options).exit_code == code
 
 
-def test_rotary_positions_and_alibi(tmp_path: Path) -> None:
+def test_rotary_positions(tmp_path: Path) -> None:
     file = tmp_path / "biased.py"
     file.write_text(BIASED, encoding="utf-8")
-    assert "expected --heads" in invoke(f"{file}:naive", "--alibi").output
     plain = invoke(f"{file}:plain", "--takes", "qkv", "--rope", "half,500")
     assert plain.exit_code == 1
 
@@ -197,12 +196,6 @@ def published(query, key, value):
 """
 
 
-def test_a_window(place: str) -> None:
-    found = invoke(place, "--causal", "--args", ARGS, "--window", "2,0")
-    assert found.exit_code == 1
-    assert "mask.missing" in found.stdout
-
-
 def test_ranks(tmp_path: Path) -> None:
     place = tmp_path / "sharded.py"
     place.write_text(
@@ -213,20 +206,6 @@ def test_ranks(tmp_path: Path) -> None:
     found = invoke(f"{place}:stays_at_home", *options)
     assert found.exit_code == 1, found.output
     assert found.stdout.startswith("✗ differs")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--args", "d_in"], "expected name=value; got 'd_in'."),
-        (["--window", "3"], "expected LEFT,RIGHT; got '3'."),
-        (["--window", "a,b"], "expected LEFT,RIGHT; got 'a,b'."),
-    ],
-)
-def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: str) -> None:
-    found = invoke(place, *options)
-    assert found.exit_code == 2
-    assert words in found.output
 
 
 def test_no_place_for_temporary_files(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,87 +287,6 @@ def test_what_kills_its_process_is_named(place: str, monkeypatch: pytest.MonkeyP
     found = invoke(place, "--args", ARGS)
     assert found.exit_code == 3, found.output
     assert "ended its process, with signal SIGKILL, before there was a report." in found.stderr
-
-
-SCRIPT = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-def shifted(model, ids):
-    return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
-def same(model, ids):
-    return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
-
-
-def make(shift=1, as_dict=False):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(9, 32), nn.Linear(32, 9))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    ids = torch.arange(48).view(4, 12) * 5 % 9
-    made = model, shifted if shift else same, optimizer, ids
-    if as_dict:
-        why = {"train.dropout": "it has none", "train.eval": "it draws nothing"}
-        return dict(zip(("model", "loss", "optimizer", "batch"), made), skip=why)
-    return made
-
-
-def half():
-    return make()[:2]
-"""
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> str:
-    file = tmp_path / "train.py"
-    file.write_text(SCRIPT, encoding="utf-8")
-    return str(file)
-
-
-def test_a_training_script(script: str) -> None:
-    found = invoke(f"{script}:make", "--trains", "--args", "as_dict=True")
-    assert found.exit_code == 0, found.output
-    assert "✓ every parameter has a gradient" in found.stdout
-    found = invoke(f"{script}:make", "--trains", "--args", "shift=0")
-    assert found.exit_code == 1
-    assert found.stdout.startswith("✗ train.target ")
-    assert f"{script}:make: " in found.stdout
-
-
-def test_a_training_script_in_another_process(tmp_path: Path, another_process: None) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(SCRIPT, encoding="utf-8")
-    found = invoke(f"{file}:make", "--trains", "--args", "as_dict=True", "--json")
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["outcome"] == "right"
-
-
-def test_what_makes_no_training_script(script: str) -> None:
-    found = invoke(f"{script}:half", "--trains")
-    assert found.exit_code == 3
-    assert "[trains.make]" in found.stderr
-    assert "must return (model, loss, optimizer, batch), or a dict of these" in found.stderr
-    found = invoke(f"{script}:same", "--trains")
-    assert found.exit_code == 3
-    assert "could not be called: TypeError: same() missing 2 required" in found.stderr
-
-
-@pytest.mark.parametrize(
-    "option", ["--causal", "--no-causal", "--heads=2", "--takes=x", "--sizes=d_in=3", "--seed=1"]
-)
-def test_options_of_an_attention_are_not_of_training(script: str, option: str) -> None:
-    found = invoke(f"{script}:make", "--trains", option)
-    assert found.exit_code == 2
-    assert "is of an attention" in found.stderr
-
-
-def test_training_wants_one_place(script: str) -> None:
-    found = invoke(script, "--trains")
-    assert found.exit_code == 2
-    assert "wants one function: train.py:make" in found.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the kept process forks")

@@ -71,7 +71,6 @@ def test_an_error_whose_code_begins_with_an_argument() -> None:
     ("code", "nearest"),
     [
         ("mask.inverte", "The nearest are mask.inverted."),
-        ("shape.kvlen", "The nearest are shape.kv-len"),
         ("softcap", "The nearest are softcap.order, softcap.value."),
         ("what", "One is mask.inverted."),
     ],

@@ -99,17 +99,6 @@ def test_show_finds_heads(tmp_path: Path) -> None:
     assert "The heads by their strongest link to tired" in found
 
 
-def test_show_says_why(tmp_path: Path) -> None:
-    file = tmp_path / "a.html"
-    found = lines("show", SENTENCE, "--why", "it,animal", "--html", str(file))
-    at = found.index("Why 0.6466? it → animal")
-    assert found[at + 1].split() == ["dimension", "query", "key", "adds"]
-    assert any(line.startswith("Layer 5, head 11") for line in found[:at])
-    assert max(map(len, found[at : at + 16])) <= 80
-    own = lines("show", SENTENCE, "--layer", "5", "--head", "11", "--why", "it,animal")
-    assert found[at : at + 12] == own[own.index(found[at]) :][:12]
-
-
 def test_show_says_what_a_head_writes(tmp_path: Path, gpt2: str, written: list[Payload]) -> None:
     file = tmp_path / "a.html"
     own = ["--layer", "1", "--head", "2"]
@@ -154,22 +143,18 @@ def test_a_page_has_room_for_what_heads_write_in_a_short_text(
     assert result.exit_code == 1
     count = len(load(gpt2).read("the cat sat").tokens)
     words = (
-        f"[show.writes] --writes with --html needs a text of 4 tokens at most; this has {count}."
+        f"[show.tokens] --writes with --html needs a text of 4 tokens at most; this has {count}."
     )
     assert words in " ".join(result.stderr.split())
     assert not file.exists()
 
 
 WANTS = "needs a query and a key with a comma, such as it,animal; got"
-ONE = "[show.why] --why explains the weight of one head;"
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--why it", f"[show.pair] --why {WANTS} it."),
-        ("--why it,animal --layer 3", f"{ONE} with --layer give --head as well."),
-        ("--why it,animal --find it,", f"{ONE} leave --find out."),
         ("--find it", f"[show.pair] --find {WANTS} it."),
         ("--find ,", f"[show.pair] --find {WANTS} ,."),
         ("--find it,dog", "[watch.token] there is no token 'dog' in the text."),
@@ -179,7 +164,7 @@ ONE = "[show.why] --why explains the weight of one head;"
         ),
     ],
 )
-def test_what_cannot_be_found_or_explained(options: str, words: str) -> None:
+def test_what_cannot_be_found(options: str, words: str) -> None:
     result = invoke("show", SENTENCE, *options.split())
     assert result.exit_code == 1
     assert " ".join(result.stderr.split()) == f"clearhead: {words}"
@@ -220,23 +205,17 @@ def test_show_a_picture(
     assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
 
 
-def test_show_a_picture_in_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_a_picture_in_a_text(tmp_path: Path, written: list[Payload]) -> None:
     llava, photo = str(tiny_models.save_llava(tmp_path)), str(tiny_models.save_photo(tmp_path))
     page = str(tmp_path / "a.html")
     text = ("show", "The animal was tired", "--find", "animal,")
-    written: list[Payload] = []
-    monkeypatch.setattr(
-        head_page,
-        "write_page",
-        lambda path, payload: written.append(payload) or write_page(path, payload),
-    )
     found = lines(*text, "--image", photo, "--model", llava, "--html", page)
     printed = " ".join(" ".join(found).split())
     assert "2 layers × 4 heads, 14 tokens" in printed
     assert "The page is in" in printed
     assert "<title>photo.png</title>" in Path(page).read_text()
-    # Those of the text, and those of the vision tower: a class token and 3 × 3 patches.
     layers = [(each["number"], each["keys"]) for each in written[0].data["layers"]]
+    # Those of the text, and those of the vision tower: a class token and 3 × 3 patches.
     assert layers == [(0, 14), (1, 14), (2, 10), (3, 10)]
     assert written[0].data["start"]["layer"] < 2
     assert [each["grid"] for each in written[0].data["photos"]] == [(3, 3), (3, 3)]
@@ -317,8 +296,7 @@ def test_show_writes_a_page_of_a_long_text(
     [
         ("--layer 2", "[show.layer] layer must be 0 to 1; got 2."),
         ("--layer 1 --head 4", "[show.head] head must be 0 to 3; got 4."),
-        ("--find it,it", "[show.find] --find needs a text of 1024 tokens at most; this has"),
-        ("--why it,it", "[show.why] --why needs a text of 1024 tokens at most; this has"),
+        ("--find it,it", "[show.tokens] --find needs a text of 1024 tokens at most; this has"),
     ],
 )
 def test_what_a_long_text_does_not_have(llama: str, book: str, options: str, words: str) -> None:

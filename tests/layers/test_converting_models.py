@@ -6,38 +6,32 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from clearhead.layers import MultiheadAttention, QueryKeyNorm
+from clearhead.layers import QueryKeyNorm
 from clearhead.layers.converting.model_comparison import _difference
 from clearhead.layers.converting.model_conversion import ModelConversion
 from tests.drawing.page.test_photo import READERS, Reader
 from tests.integrations.models import SIZES
+from tests.layers.test_converting import Own, causally
 from tests.refusals import assert_refused
 from tests.refusals import wrong as refused
 
-TOKENS, WIDTH, HEADS = 7, 12, 4
+TOKENS, WIDTH, HEADS = 7, 15, 3
 
 
-class Attention(nn.Module):
+class Attention(Own):
     """As nanoGPT has it."""
 
     def __init__(self, *, causal: bool = True) -> None:
-        super().__init__()
-        self.n_head, self.causal = HEADS, causal
-        self.c_attn = nn.Linear(WIDTH, 3 * WIDTH)
-        self.c_proj = nn.Linear(WIDTH, WIDTH)
-        self.resid_dropout = nn.Dropout(0.5)
+        options: dict[str, Any] = {"n_head": HEADS, "resid_dropout": nn.Dropout(0.5)}
+        super().__init__("c_attn c_proj", change=causally if causal else None, **options)
 
-    def forward(self, x: Tensor) -> Tensor:
-        split = (each.unflatten(-1, (HEADS, -1)).mT.mT for each in self.c_attn(x).chunk(3, dim=-1))
-        query, key, value = (each.transpose(-3, -2) for each in split)
-        context = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        return self.resid_dropout(self.c_proj(context.transpose(-3, -2).flatten(-2)))
+    def forward(self, x: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(x)
 
 
 class One(nn.Module):
@@ -63,53 +57,32 @@ def test_inputs_are_a_tensor_a_tuple_or_a_mapping() -> None:
     assert model.attention is before
 
 
-class Separate(nn.Module):
+class Separate(Own):
     """With a matrix each, which can be shared with ours; and a mask that a caller may give."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.num_heads = HEADS
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
-            nn.Linear(WIDTH, WIDTH) for _ in range(4)
-        )
+        super().__init__("q_proj k_proj v_proj o_proj", is_tuple=True, num_heads=HEADS)
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x: Tensor, mask: Tensor | None = None, scale: float = 1.0
-    ) -> tuple[Tensor, None]:
-        query, key, value = (
-            each(x).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
-            for each in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        context = F.scaled_dot_product_attention(scale * query, key, value, attn_mask=mask)
-        return self.o_proj(context.transpose(-3, -2).flatten(-2)), None
+    ) -> Any:
+        return super().forward(scale * x)
 
 
-class Packed(nn.Module):
+class Packed(Own):
     """As timm has it."""
 
     def __init__(self, *, qk_norm: bool = False) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim = HEADS, WIDTH // HEADS
-        self.scale = self.head_dim**-0.5
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.q_norm, self.k_norm = (
-            nn.RMSNorm(self.head_dim, eps=1e-6) if qk_norm else nn.Identity() for _ in range(2)
-        )
-        self.attn_drop, self.norm = nn.Dropout(0.25), nn.Identity()
-        self.proj, self.proj_drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
+        norm: Any = (lambda: nn.RMSNorm(5, eps=1e-6)) if qk_norm else nn.Identity
+        super().__init__(
+            "qkv proj", norms="q_norm k_norm", q_norm=norm(), k_norm=norm(), num_heads=HEADS, head_dim=5,
+            scale=5**-0.5, attn_drop=nn.Dropout(0.25), norm=nn.Identity(), proj_drop=nn.Dropout(0.5),
+        )  # fmt: skip
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
-    ) -> Tensor:
-        batch, tokens, _ = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        query, key = self.q_norm(query), self.k_norm(key)
-        rate = self.attn_drop.p if self.training else 0.0
-        context = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=attn_mask, dropout_p=rate, is_causal=is_causal
-        )
-        return self.proj_drop(self.proj(self.norm(context.transpose(1, 2).reshape(x.shape))))
+    ) -> Any:
+        return super().forward(x)
 
 
 class Telling(Attention):
@@ -200,12 +173,11 @@ def test_the_table_of_a_model() -> None:
 def test_weights_are_shared_and_trained_ones_go_back() -> None:
     model = Model(Separate(), Attention())
     x, separate = drawn(), model.attentions[0]
-    assert isinstance(separate, Separate)
-    frozen = separate.k_proj.weight.requires_grad_(False)
+    frozen = separate.get_parameter("k_proj.weight").requires_grad_(False)
     conversion = ch.convert(model, inputs=(x,))
     layers: list[Any] = list(conversion.layers.values())
     shared, packed = layers
-    assert shared.query_projection.weight is separate.q_proj.weight
+    assert shared.query_projection.weight is separate.get_parameter("q_proj.weight")
     assert shared.key_projection.weight is frozen
     assert packed.query_projection.weight.requires_grad
     optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
@@ -264,36 +236,8 @@ def test_a_converted_model_is_copied_and_pickled() -> None:
         assert type(twin.attentions[0]) is type(model.attentions[0])
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_layers_of_pytorch(norm_first: bool) -> None:
-    model = nn.Transformer(WIDTH, HEADS, 2, 2, 17, batch_first=True, norm_first=norm_first)
-    source, target = drawn(), drawn()[:, :5]
-    hidden = nn.Transformer.generate_square_subsequent_mask(5)
-    padded = torch.zeros(2, TOKENS, dtype=torch.bool)
-    padded[1, 4:] = True
-    given: dict[str, Any] = {"tgt_mask": hidden, "src_key_padding_mask": padded}
-    given |= {"memory_key_padding_mask": padded, "tgt_is_causal": True}
-    before = state_of(model)
-    for mode in (model.eval(), model.train()):
-        torch.manual_seed(0)
-        for each in model.modules():
-            if isinstance(each, nn.Dropout):
-                each.p = 0.0
-            if isinstance(each, nn.MultiheadAttention):
-                each.dropout = 0.0
-        expected = mode(source, target, **given)
-        conversion = ch.convert(mode)
-        assert len(conversion.layers) == 6
-        assert all(type(each) is MultiheadAttention for each in conversion.layers.values())
-        close(mode(source, target, **given), expected)
-        assert list(mode.state_dict()) == list(before)
-        conversion.undo()
-        assert type(mode.encoder.layers[0].self_attn) is nn.MultiheadAttention
-
-
 def hooked() -> nn.Module:
-    attention = Attention()
+    attention: Any = Attention()
     attention.c_proj.register_forward_hook(lambda *given: None)
     return attention
 
@@ -317,6 +261,7 @@ def of_no_matrix() -> nn.Module:
         (hooked, "c_proj has a hook, which may change what it gives; remove it before"),
         (replaced, "the module has a forward of its own"),
         (Telling, "it returns more than its output, which our layer does not"),
+        (lambda: nn.MultiheadAttention(WIDTH, HEADS), "gets its masks at each call; convert it by"),
     ],
 )
 def test_what_is_left_and_why(make: Any, reason: str) -> None:
@@ -338,14 +283,6 @@ def test_an_argument_that_the_model_uses() -> None:
     assert_refused(lambda: model(drawn()), "convert.argument", "mask // Separate")
 
 
-def test_a_block_without_the_one_that_has_its_bias() -> None:
-    sizes: dict[str, Any] = {"vocab_size": 7, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_heads": 2}
-    model = transformers.T5EncoderModel(transformers.T5Config(**sizes, num_layers=2))
-    block: Any = model.encoder.block[1]
-    (reason,) = ch.convert(nn.Sequential(block.layer[0])).left.values()
-    assert "this block is handed the relative bias" in reason
-
-
 def test_further_arguments_that_are_left_out() -> None:
     class Loose(Attention):
         def forward(self, x: Tensor, *others: Any) -> Tensor:
@@ -362,10 +299,10 @@ def test_further_arguments_that_are_left_out() -> None:
 def test_a_converted_attention_is_written_out_as_what_it_is() -> None:
     class Written(Attention):
         def extra_repr(self) -> str:
-            return f"{self.c_attn.out_features} numbers"
+            return "of three heads"
 
     model = Model(Written())
-    assert f"{3 * WIDTH} numbers" in repr(model)
+    assert "of three heads" in repr(model)
     ch.convert(model)
     assert "ConvertedWritten(" in repr(model)
 

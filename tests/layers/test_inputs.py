@@ -19,15 +19,9 @@ LAYERS: dict[str, Callable[[], Any]] = {
         WIDTH, num_heads=3, mask=ch.causal(), parts=[Rotary(4)], output_bias=False
     ),
     "latents": lambda: LatentAttention(
-        WIDTH,
-        num_heads=3,
-        head_dim=5,
-        rotary_dim=4,
-        latent_dim=7,
-        mask=ch.causal(),
-        parts=[Rotary(4)],
+        WIDTH, num_heads=3, head_dim=5, rotary_dim=4, latent_dim=7, mask=ch.causal(), parts=[Rotary(4)]
     ),
-}
+}  # fmt: skip
 PLACES = ["query_projection", "key_projection", "value_projection", "output_projection"]
 
 
@@ -36,7 +30,7 @@ class LowRank(nn.Module):
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
-        self.base = base
+        self.base, self.in_features = base, base.in_features
         self.down = nn.Linear(base.in_features, 2, bias=False)
         self.up = nn.Linear(2, base.out_features, bias=False)
 

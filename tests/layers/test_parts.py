@@ -183,6 +183,7 @@ def test_a_layer_without_parts_is_as_it_was() -> None:
 test_refusals = refusals(
     run,
     (lambda: QueryKeyNorm(0), "argument.size", "head_dim // 0"),
+    (lambda: QueryKeyNorm(4, num_heads=0), "argument.size", "num_heads // 0"),
     (lambda: QueryKeyNorm(4, eps=-1.0), "norm.eps", "-1.0"),
     (lambda: Scale(wrong("a")), "scale.type", "str"),
     (lambda: QueryKeyNorm(4, eps=1.0), "norm.eps", "1.0"),

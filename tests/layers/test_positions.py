@@ -1,21 +1,13 @@
 """Positions that a call is given: tokens whose position is not their index."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.layers import (
-    FixedCache,
-    GrowingCache,
-    LatentAttention,
-    MultiHeadAttention,
-    Part,
-    Rotary,
-)
+from clearhead.layers import GrowingCache, LatentAttention, MultiHeadAttention, Part, Rotary
 from tests.layers.caches.texts import KINDS
 from tests.refusals import refusals, run
 
@@ -132,16 +124,6 @@ def test_a_tree_of_drafts_after_a_text(parts: str, kind: str) -> None:
     held = len(cache)
     whole = torch.cat([torch.ones(TOKENS, held, dtype=torch.bool), tree()], dim=1)
     found = layer(x, cache=cache, positions=held + DEPTHS, mask=whole)
-    if isinstance(
-        cache, FixedCache
-    ):  # it returns all of its memory, and takes a mask of that width
-        cache.truncate(held)
-        wide = nn.functional.pad(whole, (0, cache.max_len - whole.shape[1]))
-        again = layer(x, cache=cache, positions=held + DEPTHS, mask=wide)
-        torch.testing.assert_close(again, found)
-        for wrong in (tree(), whole[:, 1:]):
-            with pytest.raises(ch.errors.UnsupportedError, match=r"cache\.mask"):
-                layer(x, cache=cache, positions=held + DEPTHS, mask=wrong)
     for token in range(TOKENS):
         alone = layer(torch.cat([text, x[:, path(token)]], dim=1))
         torch.testing.assert_close(found[:, token], alone[:, -1])
@@ -174,41 +156,6 @@ def test_latent_attention_and_a_context() -> None:
         torch.testing.assert_close(found[:, token], alone)
 
 
-@torch.no_grad()
-def test_several_positions_of_a_token() -> None:
-    """As by hand: each pair by its axis; other parts by the first; a cache keeps what was rotated."""
-    rotary = Rotary(HEAD_DIM, axes=[0, 1, 2], base=100.0)
-    layer = MultiHeadAttention(
-        WIDTH, num_heads=HEADS, mask=ch.causal(), parts=[Learned(), rotary]
-    ).double()
-    x, places = drawn(), torch.randint(0, 9, (3, 2, TOKENS))
-    query, key, value = (
-        projection(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-        for projection in (layer.query_projection, layer.key_projection, layer.value_projection)
-    )
-    learned: Any = next(iter(layer.parts))
-    for side in (query, key):
-        side += learned.table(places[0])[:, None]
-    pairs = torch.stack(
-        [places[0] * 1.0, places[1] * 100 ** (-1 / 3), places[2] * 100 ** (-2 / 3)], -1
-    )
-    turned = torch.polar(torch.ones_like(pairs.double()), pairs.double())[:, None]
-    query, key = (
-        torch.view_as_real(torch.complex(*side.chunk(2, dim=-1)) * turned).mT.flatten(-2)
-        for side in (query, key)
-    )
-    right = layer.join(ch.attend(query, key, value, mask=ch.causal()), x)
-    torch.testing.assert_close(layer(x, positions=places), right)
-    cache = GrowingCache()
-    steps = [
-        layer(x[:, some], positions=places[..., some], cache=cache)
-        for some in (slice(0, 4), slice(4, TOKENS))
-    ]
-    torch.testing.assert_close(torch.cat(steps, dim=1), right)
-    alike = torch.arange(TOKENS).expand(3, 1, -1)
-    torch.testing.assert_close(layer(x, positions=alike), layer(x))
-
-
 test_refusals = refusals(
     torch.no_grad()(run),
     (
@@ -219,15 +166,7 @@ test_refusals = refusals(
     (
         lambda: made("rotary")(drawn(), positions=torch.zeros(3, 2, TOKENS, dtype=torch.int64)),
         "layer.positions",
-        "7 // 2 // 7 //  // (3, 2, 7)",
-        "Several, as M-RoPE has, are for a part such as Rotary(…, axes=).",
-    ),
-    (
-        lambda: MultiHeadAttention(
-            WIDTH, num_heads=HEADS, parts=[Rotary(HEAD_DIM, axes=[0, 1, 2])]
-        )(torch.zeros(2, TOKENS, WIDTH), positions=torch.zeros(2, 2, TOKENS, dtype=torch.int64)),
-        "layer.positions",
-        "7 // 2 // 7 // , or (axes, batch, tokens) = (3, 2, 7) // (2, 2, 7) // ",
+        "7 // 2 // 7 // (3, 2, 7)",
     ),
     (
         lambda: made("rotary")(drawn(), positions=torch.arange(TOKENS, device="meta")),

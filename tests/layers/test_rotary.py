@@ -12,8 +12,6 @@ from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves
-from transformers.models.qwen2_vl import modeling_qwen2_vl
-from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 import clearhead as ch
 from clearhead.layers import (
@@ -32,53 +30,33 @@ DIM, LENGTH, ORIGINAL = 12, 37, 16
 FACTORS = [1.0, 1.1, 1.3, 1.7, 2.0, 2.5], [1.0, 1.5, 2.0, 4.0, 8.0, 9.0]
 EPS = torch.finfo(torch.float64).eps
 
-SCALINGS: dict[str, tuple[Scaling, dict[str, Any]]] = {
-    "linear": (Linear(4.0), {"factor": 4.0}),
-    "dynamic": (Dynamic(3.0, original_len=ORIGINAL), {"factor": 3.0}),
-    "yarn": (
-        Yarn(8.0, original_len=ORIGINAL),
-        {"factor": 8.0, "original_max_position_embeddings": ORIGINAL},
+# Their names of what ours are made of.
+NAMES = {
+    "original_len": "original_max_position_embeddings", "fast": "beta_fast", "slow": "beta_slow",
+    "attention_gain": "attention_factor", "low": "low_freq_factor", "high": "high_freq_factor",
+    "short": "short_factor", "long": "long_factor",
+}  # fmt: skip
+SCALINGS: dict[str, Scaling] = {
+    "linear": Linear(4.0),
+    "dynamic": Dynamic(3.0, original_len=ORIGINAL),
+    "yarn": Yarn(8.0, original_len=ORIGINAL),
+    "yarn, not at whole pairs": Yarn(
+        8.0, original_len=64, fast=5.0, slow=0.5, truncate=False, attention_gain=1.5
     ),
-    "yarn, not at whole pairs": (
-        Yarn(8.0, original_len=64, fast=5.0, slow=0.5, truncate=False, attention_gain=1.5),
-        {
-            "factor": 8.0,
-            "original_max_position_embeddings": 64,
-            "beta_fast": 5.0,
-            "beta_slow": 0.5,
-            "truncate": False,
-            "attention_factor": 1.5,
-        },
-    ),
-    "llama3": (
-        Llama3(8.0, original_len=512, low=1.0, high=4.0),
-        {
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 512,
-        },
-    ),
-    "longrope": (
-        LongRope(*FACTORS, original_len=ORIGINAL, factor=4.0),
-        {
-            "factor": 4.0,
-            "short_factor": FACTORS[0],
-            "long_factor": FACTORS[1],
-            "original_max_position_embeddings": ORIGINAL,
-        },
-    ),
+    "llama3": Llama3(8.0, original_len=512, low=1.0, high=4.0),
+    "longrope": LongRope(*FACTORS, original_len=ORIGINAL, factor=4.0),
 }
 
 
 def theirs(name: str, length: int) -> tuple[Tensor, float]:
     """Frequencies and gain by transformers, which works them out in float32."""
-    kind = name.split(",")[0]
+    kind, ours = name.split(",")[0], vars(SCALINGS[name])
+    given = {NAMES.get(each, each): value for each, value in ours.items()}
     config = transformers.LlamaConfig(
         hidden_size=DIM,
         num_attention_heads=1,
         max_position_embeddings=ORIGINAL,
-        rope_parameters={"rope_type": kind, "rope_theta": 10_000.0, **SCALINGS[name][1]},
+        rope_parameters={"rope_type": kind, "rope_theta": 10_000.0, **given},
     )
     made: Any = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
     return made
@@ -87,7 +65,7 @@ def theirs(name: str, length: int) -> tuple[Tensor, float]:
 @pytest.mark.parametrize("length", [ORIGINAL - 3, ORIGINAL, ORIGINAL + 21])
 @pytest.mark.parametrize("name", SCALINGS)
 def test_scalings_are_those_of_transformers(name: str, length: int) -> None:
-    scaling, _ = SCALINGS[name]
+    scaling = SCALINGS[name]
     frequencies, gain = theirs(name, length)
     plain = 10_000.0 ** -(torch.arange(DIM // 2).double() / (DIM // 2))
     ours = scaling.stretched(plain, 10_000.0, torch.tensor(length))
@@ -200,19 +178,12 @@ test_refusals = refusals(
     (lambda: Rotary(4, rotated_dim=6), "rotary.dim", "4 // 6"),
     (lambda: Rotary(4, base=1.0), "rotary.base", "1.0"),
     (lambda: Rotary(4, layout=wrong("neox")), "rotary.layout", "'neox'"),
-    (lambda: Rotary(4, axes=[0, -1]), "rotary.axes", "2 // [0, -1]"),
-    (lambda: Rotary(4, axes=[0]), "rotary.axes", "2 // [0]"),
-    (
-        lambda: Rotary(4, axes=[0, 1])(torch.zeros(1, 1, 3, 4), torch.zeros(3, 1, 3).long()),
-        "rotary.shape",
-        "… // 4 // , or (axes=2, batch, len) // (1, 1, 3, 4) // (3, 1, 3)",
-    ),
     (lambda: Rotary(4, scaling=wrong(2.0)), "rotary.scaling", "float"),
     (lambda: Rotary(4)(torch.zeros(3, 4), torch.zeros(3)), "positions.type", "torch.float32"),
     (
         lambda: Rotary(4)(torch.zeros(1, 2, 3, 4), torch.arange(2)),
         "rotary.shape",
-        "… // 4 //  // (1, 2, 3, 4) // (2,)",
+        "… // 4 // (1, 2, 3, 4) // (2,)",
     ),
     (lambda: Linear(0.5), "scaling.value", "factor // 1 // 0.5"),
     (
@@ -242,34 +213,3 @@ def test_a_gain_is_that_which_is_given() -> None:
     short, long = [1.0, 2.0], [2.0, 4.0]
     assert LongRope(short, long, 8, factor=4.0, attention_gain=1.5).gain == 1.5
     assert LongRope(short, long, 8).gain == 1.0
-
-
-AXES: dict[str, tuple[Any, Any, list[int]]] = {
-    "in sections": (
-        modeling_qwen2_vl.Qwen2VLRotaryEmbedding,
-        transformers.models.qwen2_vl.configuration_qwen2_vl.Qwen2VLTextConfig,
-        [0, 1, 1, 2, 2, 2],
-    ),
-    "in turn": (
-        modeling_qwen3_vl.Qwen3VLTextRotaryEmbedding,
-        transformers.models.qwen3_vl.configuration_qwen3_vl.Qwen3VLTextConfig,
-        [0, 1, 2, 0, 0, 2],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", AXES)
-def test_several_positions_of_a_token_are_those_of_transformers(name: str) -> None:
-    kind, config, axes = AXES[name]
-    rope = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [1, 2, 3]}
-    if name == "in turn":
-        rope["mrope_section"] = [3, 1, 2]
-    sizes = {"hidden_size": DIM, "num_attention_heads": 1, "head_dim": DIM}
-    theirs = kind(config(**sizes, rope_parameters=rope))
-    query, places = torch.randn(2, 3, LENGTH, DIM), torch.randint(0, 50, (3, 2, LENGTH))
-    expected, _ = halves(query, query, *theirs(query, places))
-    ours = Rotary(DIM, base=100.0, axes=axes)
-    torch.testing.assert_close(ours(query, places), expected, rtol=0, atol=1e-5)
-    alike = places[:1].expand(3, -1, -1)
-    torch.testing.assert_close(ours(query, alike), Rotary(DIM, base=100.0)(query, places[0]))
-    assert ours.extra_repr().endswith(f"axes={axes}")

@@ -98,25 +98,3 @@ def test_a_lone_tensor_on_the_left_is_refused_as_on_the_right() -> None:
                 ch.errors.ArgumentTypeError, match=r"Wrap it: clearhead\.dense\(tensor\)"
             ):
                 combine(left, right)
-
-
-@settings(max_examples=30)
-@given(expressions)
-def test_a_part_in_the_place_of_another(expression: Expression) -> None:
-    """Parts are found by identity, and what is put in their place combines as they do."""
-    mask, sizes = expression.mask, expression.sizes
-    known = {part: ch.full() for part in mask.columns()}
-    assert list(mask.substitute(known).columns()) == []
-    assert same(mask.substitute({part: ~~part for part in mask.columns()}), mask, sizes)
-    assert same(mask.substitute({ch.causal(): ~ch.full()}), mask, sizes)
-
-
-def test_a_set_of_keys_that_is_known() -> None:
-    """Beside keys that are all valid, or all not, what is left of the expression has spans."""
-    valid = ch.padding(torch.tensor([True, False, True, False]))
-    mask = ~(ch.causal() & valid)
-    inside, outside = (mask.substitute({valid: each}) for each in (ch.full(), ~ch.full()))
-    assert mask.spans(mask.extent(4, 4)) is None
-    assert inside.spans(mask.extent(4, 4)) is not None
-    assert torch.equal(inside.to_dense(4, 4), ~ch.causal().to_dense(4, 4))
-    assert outside.to_dense(4, 4).all()

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 import clearhead as ch
 from tests.masks.drawn import docstring_drawings
-from tests.masks.expressions import Sizes, as_tensor, sizes
+from tests.masks.expressions import Sizes, sizes
 
 
 def test_the_docstring_is_true() -> None:
@@ -24,15 +24,6 @@ def test_queries_that_come_later_have_an_offset_so_much_larger(
     assert torch.equal(later.to_dense(query_len - first, kv_len), whole[first:])
     usual = ch.causal().to_dense(query_len, kv_len)
     assert torch.equal(ch.causal().to_dense(query_len - first, kv_len), usual[first:])
-
-
-@given(sizes, st.data())
-def test_an_offset_for_each_row_is_that_of_the_row(sizes: Sizes, data: st.DataObject) -> None:
-    offsets = data.draw(st.lists(st.integers(-4, 31), min_size=sizes.batch, max_size=sizes.batch))
-    found = as_tensor(ch.causal(offset=offsets), sizes)
-    for row, offset in zip(found, offsets, strict=True):
-        alone = ch.causal(offset=offset).to_dense(sizes.query_len, sizes.kv_len)
-        assert torch.equal(row, alone.expand(row.shape))
 
 
 def test_it_says_how_it_was_made() -> None:

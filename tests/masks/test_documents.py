@@ -1,15 +1,12 @@
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 import clearhead as ch
 from clearhead.masks.spans import Extent
-from tests.masks.drawn import docstring_drawings, rows
-from tests.masks.expressions import Expression, Sizes
+from tests.masks.drawn import docstring_drawings
 from tests.masks.test_each_document import LENGTHS, WITHIN
 from tests.memory import LargestTensor, numbers
 
@@ -22,46 +19,6 @@ def test_the_docstring_is_true() -> None:
     assert docstring_drawings(ch.documents) == [
         ch.documents([7, 7, 9, 9, 9]).draw(5, 5), apart.draw(3, 5), in_each.draw(3, 5)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("ids", [[4, 4, -1], (4, 4, -1), torch.tensor([4, 4, -1]).int()])
-def test_ids_are_any_whole_numbers(ids: list[int] | Tensor) -> None:
-    expected = rows("● ● ·", "● ● ·", "· · ●")
-    assert torch.equal(ch.documents(ids).to_dense(3, 3), expected)
-
-
-def test_packed_texts_are_what_the_padded_batch_is() -> None:
-    lengths, offsets = [5, 1, 7], torch.tensor([0, 5, 6, 13])
-    query, key, value = torch.randn(3, 3, 2, 7, 4).unbind()
-    real = torch.arange(7) < torch.tensor(lengths)[:, None]
-    padded = ch.attend(query, key, value, mask=ch.causal() & ch.padding(lengths))
-    tokens = [each.transpose(1, 2)[real].transpose(0, 1)[None] for each in (query, key, value)]
-    found = ch.attend(
-        tokens[0], tokens[1], tokens[2], mask=ch.causal() & ch.documents(offsets=offsets)
-    )
-    torch.testing.assert_close(found[0].transpose(0, 1), padded.transpose(1, 2)[real])
-
-
-def test_queries_are_the_last_tokens() -> None:
-    assert torch.equal(ch.documents([1, 2, 2]).to_dense(1, 3), rows("· ● ●"))
-    assert torch.equal(ch.documents([1, 2, 2]).to_dense(2, 3), rows("· ● ●", "· ● ●"))
-
-
-def test_a_document_may_come_back() -> None:
-    expected = rows("● · ●", "· ● ·", "● · ●")
-    mask = ch.documents([5, 6, 5])
-    assert torch.equal(mask.to_dense(3, 3), expected)
-    spans = mask.spans(mask.extent(3, 3))
-    assert spans is not None
-    assert spans.pieces == 2
-
-
-def test_one_that_keeps_coming_back_is_not_listed() -> None:
-    ids = [0, 1] * 9
-    assert ch.documents(ids).spans(Extent(1, 1, 18, 18, CPU)) is None
-    alternating = torch.arange(18) % 2
-    expected = alternating[:, None] == alternating
-    assert torch.equal(ch.documents(ids).to_dense(18, 18), expected)
 
 
 def test_one_that_keeps_coming_back_among_many_takes_no_memory() -> None:
@@ -78,17 +35,6 @@ def test_no_tokens_and_an_empty_batch() -> None:
     nobody = ch.documents(torch.zeros(0, 3, dtype=torch.int64))
     assert nobody.to_dense(2, 3).shape == (0, 1, 2, 3)
     assert nobody.blocks(2, 3, 2).kinds.shape == (0, 1, 1, 2)
-
-
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
-def test_spans_list_every_token_of_the_document(ids: list[int]) -> None:
-    tokens = len(ids)
-    spans = ch.documents(ids).spans(Extent(1, 1, tokens, tokens, CPU))
-    assert spans is not None
-    for token, own in enumerate(ids):
-        runs = zip(spans.start[0, token].tolist(), spans.stop[0, token].tolist(), strict=True)
-        listed = [key for start, stop in runs for key in range(start, stop)]
-        assert listed == [key for key in range(tokens) if ids[key] == own]
 
 
 @given(st.lists(st.integers(0, 4), max_size=6))
@@ -129,9 +75,3 @@ def test_it_says_how_it_was_made() -> None:
     assert ch.documents([1, 2]).describe() == "documents([1, 2])"
     assert ch.documents([[1, 2]]).describe() == "documents(<ids 1 × 2>)"
     assert ch.documents(range(17)).describe() == "documents(<ids 17>)"
-
-
-def test_it_is_for_its_own_length_only() -> None:
-    mask = ch.documents([1, 2, 2])
-    assert mask.sizes() == (3, 3)
-    assert Expression(mask, Sizes(1, 1, 3, 3), mask.to_dense(3, 3)[None, None])

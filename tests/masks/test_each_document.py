@@ -57,12 +57,6 @@ def test_offsets_are_those_of_flash_attention() -> None:
     assert torch.equal(mask.to_dense(3, 5), rows("● ● · · ·", "· · ● ● ·", "· · ● ● ●"))
 
 
-def test_the_same_tokens_count_in_each_text() -> None:
-    found = ch.documents(lengths=[2, 3], mask=ch.causal() | ch.prefix(2)).to_dense(5, 5)
-    expected = rows("● ● · · ·", "● ● · · ·", "· · ● ● ·", "· · ● ● ·", "· · ● ● ●")
-    assert torch.equal(found, expected)
-
-
 @pytest.mark.parametrize("kernel", ["auto", "blockwise", "eager"])
 @pytest.mark.parametrize("name", WITHIN)
 def test_packed_texts_are_what_the_padded_batch_is(kernel: str, name: str) -> None:
@@ -114,25 +108,6 @@ def test_a_tensor_as_bias_goes_and_tokens_of_the_same_texts_have_distances() -> 
         torch.testing.assert_close(found, ch.attend(query, key, value, mask=expected, bias=bias))
     apart = ch.documents(lengths=[2, 3], queries=[4, 1])
     ch.attend(query, key, value, mask=apart, bias=torch.randn(5, 5))
-
-
-def test_what_goes_by_the_row_is_combined_with_it() -> None:
-    mask = ch.documents(lengths=[2, 1], queries=[1, 1]) & ch.padding(
-        torch.tensor([True, False, True])
-    )
-    assert torch.equal(mask.to_dense(2, 3), rows("● · ·", "· · ●"))
-    offset = ch.documents(lengths=[2, 1], queries=[1, 1]) & ch.causal(offset=0)
-    assert torch.equal(offset.to_dense(2, 3), rows("● · ·", "· · ·"))
-
-
-def test_in_one_graph() -> None:
-    mask = ch.documents(lengths=[2, 3], queries=[4, 1], mask=ch.causal())
-    query, key, value = torch.randn(3, 2, 5, 4).unbind()
-    torch._dynamo.reset()
-    compiled = torch.compile(ch.attend, fullgraph=True, backend="eager")
-    torch.testing.assert_close(
-        compiled(query, key, value, mask=mask), ch.attend(query, key, value, mask=mask)
-    )
 
 
 def test_it_says_how_it_was_made() -> None:

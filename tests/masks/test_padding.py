@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,12 +18,6 @@ def test_the_docstring_is_true() -> None:
     assert [f"batch 0\n{each}" for each in docstring_drawings(ch.padding)] == drawn
 
 
-def test_valid_may_be_a_view() -> None:
-    strided = rows("● ·", "· ●", "● ●").T
-    assert not strided.is_contiguous()
-    assert torch.equal(ch.padding(strided).to_dense(1, 3)[:, 0, 0], strided)
-
-
 def test_what_happens_to_valid_later_does_not_reach_the_mask() -> None:
     valid = rows("● ● · ·")
     mask = ch.padding(valid)
@@ -32,33 +25,6 @@ def test_what_happens_to_valid_later_does_not_reach_the_mask() -> None:
     expected = rows("● ● · ·")
     assert torch.equal(mask.to_dense(1, 4)[0, 0], expected)
     assert mask.blocks(1, 4, 2).kinds.tolist() == [[[[2, 0]]]]
-
-
-@pytest.mark.parametrize(
-    ("row", "neighbours"),
-    [
-        ("● ● · ·", (0, 2)),
-        ("· ● ● ·", (1, 3)),
-        ("· · · ●", (3, 4)),
-        ("· · · ·", (0, 0)),
-        ("● ● ● ●", (0, 4)),
-        ("● · ● ·", None),
-        ("● · · ●", None),
-    ],
-)
-def test_neighbouring_tokens_are_known_as_a_run(row: str, neighbours: tuple[int, int]) -> None:
-    mask = ch.padding(rows(row))
-    spans = mask.spans(mask.extent(1, 4))
-    if neighbours is None:
-        assert spans is None
-        assert list(mask.columns()) == [mask]
-    else:
-        assert spans is not None
-        assert (spans.start.flatten().tolist(), spans.stop.flatten().tolist()) == (
-            [neighbours[0]],
-            [neighbours[1]],
-        )
-        assert list(mask.columns()) == []
 
 
 def test_an_empty_batch_and_no_keys() -> None:

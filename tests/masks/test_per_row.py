@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clearhead as ch
-from clearhead.errors import ArgumentTypeError, ClearheadError, DeviceError
+from clearhead.errors import ArgumentTypeError, DeviceError
 from clearhead.masks.per_row import MOST_TOKENS, PerRow
 
 
@@ -53,20 +53,6 @@ def test_numbers_are_kept_as_far_as_a_sum_of_them_fits(numbers: list[int]) -> No
         assert PerRow.read(number, "offset").value == one
 
 
-def test_many_numbers_are_counted() -> None:
-    assert PerRow.read(list(range(9)), "length").describe() == "<9 numbers>"
-
-
-@pytest.mark.parametrize("huge", [2**63 - 1, 2**63, 2**200])
-def test_no_number_is_so_large_that_a_sum_wraps_around(huge: int) -> None:
-    assert PerRow.read(huge, "offset").value == MOST_TOKENS
-    assert PerRow.read([-huge, huge], "offset").limits() == (-MOST_TOKENS, MOST_TOKENS)
-    assert ch.causal(offset=[huge, -huge]).to_dense(3, 3)[:, 0].flatten(1).all(-1).tolist() == [
-        True,
-        False,
-    ]
-
-
 def test_what_happens_to_a_tensor_later_does_not_reach_the_mask() -> None:
     lengths = torch.tensor([1, 2])
     mask = ch.padding(lengths)
@@ -91,32 +77,8 @@ def test_a_tensor_without_numbers_is_described_by_their_count() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        None,
-        True,
-        1.0,
-        "12",
-        b"12",
-        Fraction(1, 1),
-        {1, 2},
-        object(),
-        [1, True],
-        [1.0],
-        [[1], [2]],
-        ["1"],
-        np.array([1, 2]),
-        torch.tensor([1.0]),
-        torch.tensor([True]),
-        torch.tensor([1j]),
-    ],
+    [None, True, "12", Fraction(1, 1), {1, 2}, [1, True], [[1], [2]], np.ones(2), torch.ones(1)],
 )
 def test_what_is_not_whole_numbers_is_refused(value: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=r"^\[mask\.not-whole\] length must "):
         PerRow.read(value, "length")
-
-
-@pytest.mark.parametrize("value", [torch.ones(2, 1).long(), torch.ones(1, 1, 1).long()])
-def test_more_dimensions_are_refused(value: torch.Tensor) -> None:
-    with pytest.raises(ClearheadError, match="got shape") as caught:
-        ch.causal(offset=value)
-    assert caught.value.code == "mask.per-row"

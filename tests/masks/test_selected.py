@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,11 +62,3 @@ def test_it_combines_and_says_what_it_is_of() -> None:
     both = some & ch.dense(torch.tensor([[True, False, True, True]] * 2))
     assert both.to_dense(2, 4).tolist() == [[True, False, False, False], [True, False, True, True]]
     assert some.describe() == "causal()"
-
-
-def test_it_is_checked_for_the_sizes_of_all() -> None:
-    some = Selected(ch.documents(IDS), KEYS, KEYS, torch.tensor([1, 3]))
-    some.check(some.extent(2, KEYS))
-    other = Selected(ch.documents(IDS), 7, 7, torch.tensor([1, 3]))
-    with pytest.raises(ch.errors.MaskError, match="is for 13 keys"):
-        other.check(other.extent(2, 7))

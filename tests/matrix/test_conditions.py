@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.matrix.map_tiles import exact_tile
 from clearhead.matrix.rollout import WeightGradients, relevance_of
-from tests.matrix.test_reductions import ASKED, CASES
+from tests.matrix.test_reductions import CASES
 from tests.memory import LargestTensor
 
 LONG = 8_009
@@ -48,7 +48,7 @@ ANSWERS: dict[str, Callable[[AttentionMatrix], Any]] = {
     "relevance": relevance,
     "tile": tile,
     "roles": lambda weights: ch.roles(weights, torch.arange(weights.kv_len) % 3).induction,
-    **{name: CASES[name].ask for name in ASKED},
+    **{name: case.ask for name, case in CASES.items()},
 }
 answers = pytest.mark.parametrize("name", ANSWERS)
 
@@ -86,3 +86,13 @@ def test_autocast_changes_nothing(name: str) -> None:
     expected = ANSWERS[name](weights)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(ANSWERS[name](again), expected)
+
+
+@answers
+def test_what_was_handed_out_can_be_written_to(name: str) -> None:
+    """Later answers, of the same method and of every other one, are those of a new matrix."""
+    weights, again = (windowed(torch.linspace(-2, 2, 670).view(1, 2, 67, 5)) for _ in range(2))
+    for _ in range(2):
+        ANSWERS[name](weights).fill_(7)
+    for other, answer in ANSWERS.items():
+        torch.testing.assert_close(answer(weights), answer(again), msg=other)

@@ -211,9 +211,3 @@ def test_a_summary_has_the_same_maps(leading: tuple[int, ...]) -> None:
     torch.testing.assert_close(maps.shares, expected.shares)
     torch.testing.assert_close(maps.entropy, expected.entropy)
     assert HeadView(weights.summary()).glance(5).shares is None
-
-
-def test_a_head_without_tokens_has_a_map_of_nothing() -> None:
-    empty = torch.zeros(1, 1, 0, 4)
-    maps = HeadView(ch.AttentionMatrix(empty, empty, mask=ch.causal())).exact()
-    assert (maps.shares.shape, maps.hidden) == ((1, 0, 0), None)

@@ -9,33 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.matrix.indexing import as_indices, complete, read_index, read_pairs, runs, take
+from clearhead.matrix.indexing import as_indices, read_pairs, runs, take
 from tests.refusals import assert_refused, refusals
 
 CPU = torch.device("cpu")
 SIZES = (2, 7, 11)
-
-
-def test_what_is_left_out_is_everything() -> None:
-    shape = torch.Size([2, 3, 5])
-    every = slice(None)
-    assert complete((), shape) == [(every, 2), (every, 3), (every, 5)]
-    assert complete((1,), shape) == [(1, 2), (every, 3), (every, 5)]
-    assert complete((1, ..., 4), shape) == [(1, 2), (every, 3), (4, 5)]
-    assert complete((1, 2, ..., 4), shape) == [(1, 2), (2, 3), (4, 5)]
-
-
-@pytest.mark.parametrize(
-    ("index", "expected", "single"),
-    [(3, [3], True), (-1, [6], True), ([], [], False), ([0, -7, 6], [0, 0, 6], False)],
-)
-def test_an_index(index: Any, expected: list[int], single: bool) -> None:
-    for given_as in (index, torch.tensor(index, dtype=torch.int64), torch.tensor(index).int()):
-        found, one = read_index(given_as, 7, 0)
-        assert isinstance(found, torch.Tensor)
-        assert found.tolist() == expected
-        assert one == single
-    assert read_index(slice(1, 2), 7, 0) == (slice(1, 2), False)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +40,7 @@ def test_pairs(query_index: Any, key_index: Any, queries: Any, keys: Any) -> Non
     assert found[2] == all(isinstance(each, int | np.integer) for each in both)
 
 
+PAIRS = "ints of shape (pairs,) or (batch, pairs)"
 test_refused_pairs = refusals(
     lambda pairs: read_pairs(pairs[0], pairs[1], SIZES),
     ((7, 0), "matrix.range", "7 // -2 // 7"),
@@ -71,17 +50,21 @@ test_refused_pairs = refusals(
     ((1.0, 0), "matrix.index", "-2 // 1.0"),
     ((True, 0), "matrix.index", "-2 // True"),
     ((0, "a"), "matrix.index", "-1 // 'a'"),
-    ((torch.tensor([0.5]), 0), "matrix.index", "-2 // torch.float32 // (1,)"),
-    ((0, torch.ones(11, dtype=torch.bool)), "matrix.index", "-1 // torch.bool // (11,)"),
+    ((torch.tensor([0.5]), 0), "matrix.index", f"-2 // {PAIRS} // torch.float32 // (1,)"),
+    (
+        (0, torch.ones(11, dtype=torch.bool)),
+        "matrix.index",
+        f"-1 // {PAIRS} // torch.bool // (11,)",
+    ),
     (
         (torch.zeros(1, 1, 2, dtype=torch.int64), 0),
         "matrix.index",
-        "-2 // torch.int64 // (1, 1, 2)",
+        f"-2 // {PAIRS} // torch.int64 // (1, 1, 2)",
     ),
     (
         (torch.zeros(2, dtype=torch.int64, device="meta"), 0),
         "matrix.index",
-        "-2 // a meta tensor // (2,)",
+        f"-2 // {PAIRS} // a meta tensor // (2,)",
     ),
     (([0, 1], [0, 1, 2]), "matrix.pairs", "(2,) // (3,)"),
     ((torch.zeros(3, 2, dtype=torch.int64), [0, 1]), "matrix.pairs", "2 // (3, 2)"),

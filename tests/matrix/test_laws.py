@@ -19,7 +19,7 @@ from tests.attention.kernels.definition import Tensors, defined
 from tests.attention.kernels.problems import problems
 from tests.matrix.tensors import tensors_of
 from tests.matrix.test_reductions import CASES, close
-from tests.matrix.test_sweep import SIZES, chunks_of
+from tests.matrix.test_sweep import SIZES, chunks_of, swept
 
 LENGTHS = (1, 2, 3, 7)
 chunked = st.sampled_from([*SIZES, (1 << 21, 64, 128)])
@@ -134,12 +134,23 @@ def test_any_pairs_and_diagonals_are_those_of_the_whole(
     close(found, torch.stack(of_sample), matrix)
 
 
+@given(matrices, chunked)
+def test_every_weight_comes_by_once(each: Drawn, sizes: tuple[int, int, int]) -> None:
+    with chunks_of(*sizes):
+        whole = swept(each.matrix.problem)
+    assert bool((whole.times == 1).all())
+    close(whole.weights, each.weights, each.matrix)
+
+
 @settings(max_examples=25)
 @given(matrices, chunked)
 def test_every_statistic_is_that_of_the_whole(each: Drawn, sizes: tuple[int, int, int]) -> None:
     with chunks_of(*sizes):
         for of, (ask, define) in CASES.items():
-            close(ask(each.matrix), define(each.weights, each.group), each.matrix, of)
+            found = ask(each.matrix)
+            close(found, define(each.weights, each.group), each.matrix, of)
+            # Not even −0, which would be printed.
+            assert of == "transposed" or not bool(torch.signbit(found).any()), of
 
 
 @given(matrices, chunked, st.data())

@@ -1,25 +1,19 @@
 """Tiles, held against all of the weights."""
 
-import itertools
-
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.matrix import map_tiles
 from clearhead.matrix.map_tiles import MapTile, cells_of, exact_tile
-from tests.matrix.test_matrix import PROBLEMS, plain
+from tests.matrix.test_laws import Drawn, matrices
+from tests.matrix.test_matrix import plain
 
 DTYPE = torch.float64
-RECTANGLES = [
-    (range(6), range(9)),
-    (range(0, 6, 6), range(0, 9, 9)),
-    (range(1, 6, 2), range(2, 7, 3)),
-    (range(5, 6), range(0, 9, 4)),
-    (range(0, 6, 4), range(8, 9)),
-]
 
 
 def pooled(weights: Tensor, rows: range, columns: range) -> Tensor:
@@ -60,22 +54,23 @@ class Whole:
         assert tile.hidden.equal(seen == 0)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_tile_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    weights = PROBLEMS[name]()
-    problem, whole = weights.problem, Whole(weights)
-    heads = itertools.product(range(problem.batch), range(problem.num_heads))
-    for (sample, head), (rows, columns) in itertools.product(heads, RECTANGLES):
-        high, wide = (
-            range(each.start, min(each.stop, size), each.step)
-            for each, size in ((rows, problem.query_len), (columns, problem.kv_len))
-        )
-        # In chunks of a query or two, and those of one head of two in one chunk.
-        for most in (7, 1 << 20)[: 1 + (sample + head) % 2]:
-            monkeypatch.setattr(map_tiles, "CHUNK", most)
-            tile = exact_tile(problem, whole.total[sample, head], sample, head, high, wide)
-            whole.check(tile, sample, head)
+@st.composite
+def cells(draw: st.DrawFn, size: int) -> range:
+    """Some tokens of so many, in cells of so many."""
+    first = draw(st.integers(0, size - 1))
+    return range(first, draw(st.integers(first + 1, size)), draw(st.integers(1, size)))
+
+
+@given(matrices, st.sampled_from([7, 1 << 20]), st.data())
+def test_a_tile_is_the_weights_pooled(each: Drawn, most: int, data: st.DataObject) -> None:
+    """In chunks of a query or two, and in one."""
+    weights, whole = each.matrix, Whole(each.matrix)
+    sample, head = (data.draw(st.integers(0, size - 1)) for size in weights.shape[:2])
+    rows, columns = (data.draw(cells(size)) for size in weights.shape[2:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(map_tiles, "CHUNK", most)
+        tile = exact_tile(weights.problem, whole.total[sample, head], sample, head, rows, columns)
+    whole.check(tile, sample, head)
 
 
 @pytest.mark.parametrize(
@@ -105,23 +100,6 @@ def test_longer(mask: ch.Mask | None, kv_heads: int, monkeypatch: pytest.MonkeyP
         whole.check(exact_tile(weights.problem, whole.total[0, 2], 0, 2, rows, columns), 0, 2)
 
 
-def test_other_lengths() -> None:
-    torch.manual_seed(0)
-    weights = AttentionMatrix(torch.randn(29, 7, dtype=DTYPE), torch.randn(53, 7, dtype=DTYPE))
-    whole = Whole(weights)
-    rows, columns = range(3, 29, 5), range(0, 53, 7)
-    whole.check(exact_tile(weights.problem, whole.total[0, 0], 0, 0, rows, columns), 0, 0)
-
-
-def test_nothing_to_see() -> None:
-    weights = AttentionMatrix(
-        torch.randn(5, 2, dtype=DTYPE), torch.randn(5, 2, dtype=DTYPE), mask=ch.causal(offset=-3)
-    )
-    tile = exact_tile(weights.problem, Whole(weights).total[0, 0], 0, 0, range(3), range(5))
-    assert tile.hidden.all()
-    assert tile.values.equal(torch.zeros(3, 5))
-
-
 def test_what_is_no_number_stays_none() -> None:
     query, key = torch.randn(2, 6, 3, dtype=DTYPE)
     query[1], key[4] = torch.nan, torch.inf
@@ -131,13 +109,13 @@ def test_what_is_no_number_stays_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "cells"),
+    ("asked", "expected"),
     [
         ((0, 10, 10), range(10)),
         ((0, 10, 9), range(0, 10, 2)),
         ((3, 10, 1), range(3, 10, 7)),
     ],
 )
-def test_cells(given: tuple[int, ...], cells: range) -> None:
-    assert cells_of(*given) == cells
-    assert len(cells) <= given[2]
+def test_cells(asked: tuple[int, ...], expected: range) -> None:
+    assert cells_of(*asked) == expected
+    assert len(expected) <= asked[2]

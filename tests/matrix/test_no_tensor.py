@@ -13,7 +13,7 @@ import clearhead as ch
 
 QUERY = torch.zeros(1, 2, 3, 4)
 HUGE = torch.zeros(1, 1, 1, 8).expand(1, 1, 3_000_000, 8)
-PART = "index what is needed, such as A[:, :, 0, :]"
+PART = "index what is needed, such as A[..., 0, :]"
 
 
 @pytest.fixture

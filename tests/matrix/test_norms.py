@@ -1,7 +1,6 @@
 """Norms of weighted values against the matrix of all of them, which they never make."""
 
 import re
-import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.errors import ArgumentTypeError, DtypeError, UnsupportedError
+from clearhead.errors import ArgumentTypeError, DtypeError
 from clearhead.matrix.norms import Norms
 from tests.refusals import assert_refused, wrong
 
@@ -115,70 +114,6 @@ def test_the_gradient_is_that_of_the_formula() -> None:
         other = torch.autograd.grad(wanted.square().sum(), given, retain_graph=True)
         for mine, theirs in zip(one, other, strict=True):
             torch.testing.assert_close(mine, theirs)
-
-
-def test_shares_give_a_bias_its_gradient() -> None:
-    torch.manual_seed(0)
-    bias = torch.randn(QUERIES, KEYS, dtype=torch.float64, requires_grad=True)
-    matrix = matrix_with_value(bias=bias, mask=ch.causal())
-    shares, expected = matrix.norms().shares(), dense(matrix, None)
-    expected = expected / expected.sum(dim=-1, keepdim=True)
-    for found, wanted in (
-        (shares[0, 1, 3], expected[0, 1, 3]),
-        (shares.at([4], [1]), expected[..., [4], [1]]),
-    ):
-        (mine,) = torch.autograd.grad(found.square().sum(), bias)
-        (theirs,) = torch.autograd.grad(wanted.square().sum(), bias, retain_graph=True)
-        torch.testing.assert_close(mine, theirs)
-    with pytest.raises(UnsupportedError, match="gives a bias no gradient"):
-        _ = shares.mT @ torch.ones(QUERIES, 1, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_inside_torch_func(which: int) -> None:
-    """One of query, key and value is transformed, and the others are not."""
-    tensors = torch.randn(3, 2, 2, 5, 4, dtype=torch.float64)
-    weight = torch.randn(7, 8, dtype=torch.float64)
-
-    def norms(one: Tensor) -> Tensor:
-        query, key, value = (one if i == which else each for i, each in enumerate(tensors))
-        found = AttentionMatrix(query, key, mask=ch.causal(), value=value).norms(weight)
-        taken = found.dense().sum(dim=-1) + found.total()
-        return taken + found.matrix.logsumexp + found.shares()[..., 1]
-
-    one = tensors[which].clone().requires_grad_()
-    (expected,) = torch.autograd.grad(norms(one).square().sum(), one)
-    found = torch.func.grad(lambda one: norms(one).square().sum())(tensors[which])
-    torch.testing.assert_close(found, expected)
-    several = torch.stack([tensors[which], tensors[which] * 2])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")  # of vmap, by PyTorch
-        found = torch.vmap(norms)(several)
-    torch.testing.assert_close(found, torch.stack([norms(each) for each in several]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_lower_precisions(dtype: torch.dtype) -> None:
-    query, key, value = torch.randn(3, 1, 2, 9, 4).to(dtype).unbind()
-    output = torch.randn(5, 8).to(dtype)
-    if dtype == torch.float16:
-        output *= 3e4  # norms beyond what it can say
-    matrix = AttentionMatrix(query, key, value=value)
-    norms = matrix.norms(output)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert matrix.norms(output).of_values.equal(norms.of_values)
-        assert norms.total().equal(matrix.norms(output).total())
-    exact = AttentionMatrix(query.double(), key.double(), value=value.double())
-    expected = dense(exact, output.double())
-    assert norms[0].dtype == norms.received().dtype == norms.total().dtype == torch.float32
-    for found, wanted in (
-        (norms.dense(), expected),
-        (norms.total(), expected.sum(dim=-1)),
-        (norms.received(), expected.sum(dim=-2)),
-        (norms.pool(9, 9), expected),
-        (norms.shares().dense(), expected / expected.sum(dim=-1, keepdim=True)),
-    ):
-        torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_refused() -> None:

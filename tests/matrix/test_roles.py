@@ -1,21 +1,19 @@
 """The roles of heads: held against the definitions, and against a model that must have it."""
 
-import re
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
-from clearhead.errors import ArgumentError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.matrix.roles import evenness, roles
-from tests.refusals import assert_refused, refusals
+from tests.refusals import refusals, run, wrong
 from tests.tolerances import assert_no_worse
 
 BATCH, HEADS, DIM = 2, 4, 3
@@ -157,154 +155,14 @@ def test_float32_loses_no_more_than_the_whole_matrix_does() -> None:
     assert_no_worse(evenness(matrix), truth["evenness"], plain["evenness"], what="evenness")
 
 
-class Looking(nn.Module):
-    """Causal attention with sharp weights."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return ch.attend(query, key, value, mask=ch.causal(), scale=20.0)
-
-
-class TwoLayers(nn.Module):
-    """Attention only, with weights written down, so that layer 2 can only be an induction head.
-
-    A token knows who it is and where it is. The first head of layer 1 asks for the place before
-    and hears who is there. Layer 2 asks for who it is itself among those who were heard: that is
-    the token after the last time.
-    """
-
-    def __init__(self, vocabulary: int, length: int) -> None:
-        super().__init__()
-        self.register_buffer("who", torch.eye(vocabulary))
-        self.register_buffer("where", torch.eye(length))
-        self.first, self.second = Looking(), Looking()
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        who = self.get_buffer("who")[tokens][:, None]
-        where = self.get_buffer("where").expand(len(tokens), 1, -1, -1)
-        nobody, nowhere = torch.zeros_like(who), torch.zeros_like(where)
-        asked = {
-            "previous": (nobody, where.roll(1, dims=-2)),
-            "first": (nobody, where[..., :1, :].expand_as(where)),
-            "duplicate": (who, -where),  # the same, but not here
-            "here": (nobody, where),
-            "anything": (nobody, nowhere),
-        }
-        query = torch.cat([torch.cat(each, dim=-1) for each in asked.values()], dim=1)
-        heard = self.first(query, torch.cat([who, where], dim=-1), who)[:, :1]
-        key = torch.cat([heard, nobody], dim=1)
-        both = who.expand(-1, 2, -1, -1)
-        return self.second(both, key, both)[:, :1]
-
-
-def repeated(vocabulary: int, times: int) -> Tensor:
-    """A beginning, and then all other tokens in random order, the same order every time."""
-    order = torch.stack([torch.randperm(vocabulary - 1) + 1 for _ in range(BATCH)])
-    return torch.cat([torch.zeros(BATCH, 1, dtype=torch.int64), order.repeat(1, times)], dim=1)
-
-
-@pytest.mark.parametrize("times", [2, 4])
-def test_a_model_that_must_have_an_induction_head_has_it(times: int) -> None:
-    tokens = repeated(vocabulary=54, times=times)
-    model = TwoLayers(54, tokens.shape[1])
-    with ch.watch(model) as seen:
-        predicted = model(tokens)
-    # It does what induction heads are for: it says what comes next.
-    assert torch.equal(predicted[:, 0, 54:-1].argmax(dim=-1), tokens[:, 55:])
-    first, second = (roles(seen[name], tokens) for name in ("first", "second"))
-    assert first.names() == [["previous", "first", "duplicate", "", ""]] * BATCH
-    assert second.names() == [["induction", ""]] * BATCH
-    assert first.duplicate is not None
-    assert first.induction is not None
-    assert second.duplicate is not None
-    assert second.induction is not None
-    assert first.previous is not None
-    assert second.previous is not None
-    assert (second.induction[:, 0] > 0.9).all()
-    assert (second.induction[:, 1] < 0.1).all()
-    assert (first.induction < 0.1).all()
-    assert (first.previous[:, 0] > 0.9).all()
-    assert (first.previous[:, 1:] < 0.1).all()
-    assert (second.previous < 0.1).all()
-    assert (first.duplicate[:, 2] > 0.9).all()
-    assert (first.duplicate[:, [0, 1, 3, 4]] < 0.1).all()
-    assert (second.duplicate < 0.1).all()
-    assert (first.first[:, 1] > 0.9).all()
-    assert (first.first[:, [0, 2, 3]] < 0.1).all()
-    assert (evenness(seen["first"])[:, :4] < 0.9).all()
-    assert (evenness(seen["first"])[:, 4] > 0.9).all()
-
-
 def even(query_len: int, kv_len: int, **options: Any) -> AttentionMatrix:
     """Every weight of a row alike."""
     return AttentionMatrix(torch.zeros(query_len, DIM), torch.zeros(kv_len, DIM), **options)
 
 
-def test_the_roles_of_even_weights_are_known() -> None:
-    tokens = torch.tensor([3, 5, 3, 3])
-    found = roles(even(4, 4, mask=ch.causal()), tokens)
-    # Rows are 1 · | ½ ½ | ⅓ ⅓ ⅓ | ¼ ¼ ¼ ¼; the first query has no choice.
-    assert found.previous is not None
-    assert found.previous.item() == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
-    assert found.first.item() == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
-    # Token 3 was at 0 for query 2, and at 0 and 2 for query 3.
-    assert found.duplicate is not None
-    assert found.duplicate.item() == pytest.approx((1 / 3 + 2 / 4) / 2)
-    # Behind these: 1 for query 2, and 1 and query 3 itself for query 3.
-    assert found.induction is not None
-    assert found.induction.item() == pytest.approx((1 / 3 + 2 / 4) / 2)
-    assert evenness(even(4, 4, mask=ch.causal())).item() == pytest.approx(1.0)
-
-
-def test_no_more_than_the_recent_occurrences_are_looked_at() -> None:
-    length = RECENT + 4
-    found = roles(even(1, length), torch.zeros(length, dtype=torch.int64))
-    assert found.duplicate is not None
-    assert found.duplicate.item() == pytest.approx(RECENT / length)
-
-
 def test_rounding_does_not_lead_out_of_0_to_1() -> None:
     for kv_len in range(2, 200):
         assert evenness(even(1, kv_len)).item() <= 1.0
-
-
-def test_what_a_sink_takes_counts_as_nowhere() -> None:
-    # Four keys of score 0 and a sink of score ln 4: half of the weight stays.
-    sinks = torch.tensor([4.0]).log()
-    query, key = torch.zeros(1, 1, DIM), torch.zeros(1, 4, DIM)
-    matrix = AttentionMatrix(query, key, sinks=sinks)
-    assert evenness(matrix).item() == pytest.approx(0.5)
-    found = roles(matrix)
-    assert found.first.item() == pytest.approx(1 / 8)
-
-
-def test_padding_changes_nothing_where_it_does_not_count() -> None:
-    tokens = torch.randint(3, (11,))
-    query, key = torch.randn(2, 1, HEADS, 11, DIM, dtype=torch.float64).unbind()
-    alone = roles(AttentionMatrix(query, key, mask=ch.causal()), tokens)
-    for side, pad in (("left", (5, 0)), ("right", (0, 5))):
-        wide_query, wide_key = (nn.functional.pad(each, (0, 0, *pad)) for each in (query, key))
-        valid = nn.functional.pad(torch.ones(11, dtype=torch.bool), pad)
-        mask = ch.causal() & ch.padding([11], side="left" if side == "left" else "right")
-        padded = roles(
-            AttentionMatrix(wide_query, wide_key, mask=mask),
-            nn.functional.pad(tokens, pad),
-            queries=valid,
-        )
-        for name in NAMES:
-            actual, expected = getattr(padded, name), getattr(alone, name)
-            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
-
-
-def test_queries_behind_a_cache_are_the_last_ones() -> None:
-    tokens = torch.randint(3, (BATCH, 11))
-    query, key = torch.randn(2, BATCH, HEADS, 11, DIM, dtype=torch.float64).unbind()
-    # The first token is known from queries that count, so the last see it too.
-    counts = torch.arange(11) >= 7
-    whole = roles(AttentionMatrix(query, key, mask=ch.causal()), tokens, queries=counts)
-    cached = roles(AttentionMatrix(query[:, :, 7:], key, mask=ch.causal()), tokens)
-    for name in NAMES:
-        actual, expected = getattr(cached, name), getattr(whole, name)
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
 
 
 def test_portions_of_a_mask_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,29 +194,6 @@ def test_a_role_that_nobody_can_take_is_0(query_len: int, kv_len: int) -> None:
         assert found.names() == ""
 
 
-def test_queries_that_see_nothing_or_do_not_count() -> None:
-    query = torch.randn(HEADS, 5, DIM)
-    found = roles(AttentionMatrix(query, query, mask=~ch.full()), torch.zeros(5).long())
-    nobody = torch.zeros(5, dtype=torch.bool)
-    silent = roles(AttentionMatrix(query, query), torch.zeros(5).long(), queries=nobody)
-    for name in NAMES:
-        assert torch.equal(getattr(found, name), torch.zeros(HEADS))
-        assert torch.equal(getattr(silent, name), torch.zeros(HEADS))
-
-
-def test_the_first_token_is_the_first_that_is_seen() -> None:
-    # Left padding of two: the sink is key 2, though key 0 is hidden from all.
-    query = torch.zeros(1, 1, 5, 1)
-    key = torch.tensor([0.0, 0.0, 60.0, 0.0, 0.0]).view(1, 1, 5, 1)
-    mask = ch.causal() & ch.padding([3], side="left")
-    found = roles(AttentionMatrix(query + 1, key, mask=mask))
-    assert found.first.item() == pytest.approx(1.0)
-    # Who does not see the first token of all has no say: a window of one token behind.
-    window = ch.sliding_window(left=1, right=0)
-    found = roles(AttentionMatrix(query, query, mask=window))
-    assert found.first.item() == pytest.approx(0.5)
-
-
 def test_nan_behind_the_mask_stays_there() -> None:
     tokens = torch.randint(3, (7,))
     query, key = torch.randn(2, 1, HEADS, 7, DIM).unbind()
@@ -375,18 +210,6 @@ def test_roles_carry_no_gradient() -> None:
     query, key = torch.randn(2, HEADS, 7, DIM, requires_grad=True).unbind()
     found = roles(AttentionMatrix(query, key), torch.zeros(7).long())
     assert not any(getattr(found, name).requires_grad for name in NAMES)
-
-
-def test_tokens_of_any_kind_of_int() -> None:
-    query = torch.randn(BATCH, HEADS, 7, DIM)
-    matrix = AttentionMatrix(query, query, mask=ch.causal())
-    ids = torch.randint(3, (BATCH, 7))
-    expected = roles(matrix, ids)
-    for dtype in (torch.uint8, torch.int32):
-        found = roles(matrix, ids.to(dtype))
-        assert found.induction is not None
-        assert expected.induction is not None
-        assert torch.equal(found.induction, expected.induction)
 
 
 SCORES = {
@@ -440,23 +263,12 @@ test_bad_input_is_refused = refusals(
 )
 
 
-def test_tokens_of_two_different_texts_are_refused() -> None:
-    assert_refused(
-        lambda: roles(even(7, 5), torch.zeros(5, dtype=torch.int64)), "roles.lengths", "7 //  // 5"
-    )
-
-
-def test_what_is_no_matrix_is_refused() -> None:
-    given: Any = torch.zeros(5, 5)
-    assert_refused(lambda: roles(given), "roles.type", "Tensor")
-
-
-@pytest.mark.parametrize("threshold", [0, 1.5, -1, "half", True, float("nan")])
-def test_a_threshold_that_is_none_is_refused(threshold: Any) -> None:
-    with pytest.raises(
-        ArgumentError,
-        match=re.escape(
-            f"[roles.threshold] threshold must be a number above 0 and up to 1; got {threshold!r}."
-        ),
-    ):
-        roles(even(3, 3)).names(threshold)
+test_what_else_is_refused = refusals(
+    run,
+    (lambda: roles(even(7, 5), torch.zeros(5).long()), "roles.lengths", "7 //  // 5"),
+    (lambda: roles(wrong(torch.zeros(5, 5))), "roles.type", "Tensor"),
+    *(
+        (lambda it=it: roles(even(3, 3)).names(wrong(it)), "roles.threshold", repr(it))
+        for it in (0, 1.5, "half", True, float("nan"))
+    ),
+)

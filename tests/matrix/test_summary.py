@@ -9,8 +9,8 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
-from tests.matrix.test_reductions import EMPTY, close
-from tests.matrix.test_sweep import EVERY, chunks_of
+from tests.matrix.test_reductions import close
+from tests.matrix.test_sweep import EMPTY, chunks_of
 from tests.refusals import refusals
 from tests.tolerances import assert_no_worse
 
@@ -23,7 +23,7 @@ def matrix(**options: Any) -> AttentionMatrix:
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_empty_axes(name: str) -> None:
-    weights = EVERY[name]()
+    weights = EMPTY[name]()
     batch, heads, query_len, kv_len = weights.shape
     value = torch.randn(batch, weights.problem.num_kv_heads, kv_len, 2, dtype=weights.dtype)
     found = weights.summary(value=value, segments=torch.zeros(kv_len, dtype=torch.bool))
@@ -94,15 +94,6 @@ def test_under_autocast_only_the_context_is_in_its_precision() -> None:
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
     # The logsumexp that was kept belongs to the query as it was given.
     torch.testing.assert_close(weights[..., 1:3], weights.dense()[..., 1:3])
-
-
-def test_progress() -> None:
-    shares: list[float] = []
-    with chunks_of(31, 11, 3):
-        matrix().summary(progress=shares.append)
-    assert len(shares) > 2
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
 
 
 test_refusals = refusals(

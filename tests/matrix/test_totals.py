@@ -98,17 +98,15 @@ def totals(heads: int = 2, *, cross: bool = False) -> Totals:
 
 def test_what_does_not_merge() -> None:
     merge: Any = totals().merge
-    assert_refused(lambda: merge(3), "merge.type", "Totals // int")
-    assert_refused(lambda: merge(totals(3)), "merge.shape", "2 // 3")
+    assert_refused(lambda: merge(3), "merge.type", "int")
+    assert_refused(lambda: merge(totals(3)), "merge.heads", "(0, 1) // (0, 1, 2)")
     assert_refused(lambda: merge(totals(cross=True)), "merge.fields", "distance // cross-attention")
     both = totals(cross=True).merge(totals(cross=True))
     assert (both.queries, both.distance) == (2 * totals(cross=True).queries, None)
     model = Reader()
     whole = seen_of(model, [TEXTS], keep="total")
     assert_refused(lambda: whole.merge(seen_of(model, [TEXTS], keep="summary")), "merge.type")
-    with pytest.raises(
-        ch.errors.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and 'layers.1'\."
-    ):
+    with pytest.raises(ch.errors.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and"):
         whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
     assert_refused(whole.plot, "watch.results", "plot // 'total'")
     assert "Totals [num_heads=2] of 27 queries" in repr(whole)

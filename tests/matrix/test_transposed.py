@@ -4,13 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given as given_
+from hypothesis import settings
 
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
+from tests.attention.kernels.definition import Tensors
+from tests.matrix.test_laws import any_problem
 from tests.matrix.test_reductions import close
-from tests.matrix.test_sweep import EVERY, chunks_of
+from tests.matrix.test_sweep import chunks_of
 from tests.refusals import assert_refused, refusals
 from tests.tolerances import assert_no_worse
 
@@ -27,60 +30,23 @@ def test_repr() -> None:
     assert repr(matrix().mT) == "Transposed [2, 6, 11, 7]"
 
 
-GRADIENTS = [name for name in EVERY if name not in ("no samples", "a bias of one's own")]
-
-
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_are_those_of_the_whole(name: str) -> None:
-    problem = EVERY[name]().problem
-    leaves = [problem.query.clone().requires_grad_(), problem.key.clone().requires_grad_()]
-    shape = problem.query.shape[:3]
-    leaves.append(torch.randn(*shape, 2, dtype=problem.query.dtype).requires_grad_())
-    sinks = None if problem.sinks is None else problem.sinks.clone().requires_grad_()
-    leaves += [] if sinks is None else [sinks]
-    weights = AttentionMatrix(
-        leaves[0],
-        leaves[1],
-        mask=problem.mask,
-        bias=problem.bias,
-        scale=problem.scale,
-        softcap=problem.softcap,
-        sinks=sinks,
+@settings(max_examples=40)
+@given_(any_problem)
+def test_gradients_are_those_of_the_whole(problem: tuple[Tensors, dict[str, Any]]) -> None:
+    tensors, options = problem
+    given = {
+        name: each.detach().requires_grad_() for name, each in tensors.items() if name != "value"
+    }
+    weights = AttentionMatrix(**given, **options)
+    batch, heads, query_len, kv_len = weights.shape
+    vectors = torch.randn(batch, heads, query_len, 2, dtype=torch.float64, requires_grad=True)
+    pull = torch.randn(batch, heads, kv_len, 2, dtype=torch.float64)
+    actual, expected = (
+        torch.autograd.grad(matrix @ vectors, [*given.values(), vectors], pull)
+        for matrix in (weights.mT, eager.compute(weights.problem).weights.mT)
     )
-    product = weights.mT @ leaves[2]
-    pull = torch.randn_like(product)
-    actual = torch.autograd.grad(product, leaves, pull)
-    whole = eager.compute(weights.problem).weights
-    expected = torch.autograd.grad(whole.mT @ leaves[2], leaves, pull)
     for mine, theirs in zip(actual, expected, strict=True):
         close(mine, theirs, weights)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_gradients_by_finite_differences(shared: bool) -> None:
-    query = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
-    key = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
-    shape = (3, 2) if shared else (1, 2, 3, 2)
-    vectors = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
-
-    # More queries than keys: the first sees nothing.
-    def product(query: Tensor, key: Tensor, vectors: Tensor, sinks: Tensor) -> Tensor:
-        matrix = AttentionMatrix(query, key, mask=ch.causal(), sinks=sinks, softcap=3.0)
-        return matrix.mT @ vectors
-
-    assert torch.autograd.gradcheck(product, (query, key, vectors, sinks))
-
-
-def test_a_gradient_in_half_precision_has_the_dtype_of_its_tensor() -> None:
-    query, key = torch.randn(2, 1, 2, 7, 5).bfloat16().unbind()
-    query, key = query.requires_grad_(), key.requires_grad_()
-    vectors = torch.randn(7, 3).bfloat16().requires_grad_()
-    sinks = torch.zeros(2, requires_grad=True)
-    product = AttentionMatrix(query, key, sinks=sinks).mT @ vectors
-    found = torch.autograd.grad(product.sum(), (query, key, vectors, sinks))
-    dtypes = [each.dtype for each in found]
-    assert dtypes == [torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float32]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
@@ -130,9 +96,7 @@ test_refused_vectors = refusals(
         (torch.zeros(shape, dtype=torch.float64), "vectors.shape", f"(2, 6, 7) // 7 // {got}")
         for shape, got in [
             ((), "()"),
-            ((KEYS, 2), "(11, 2)"),
             ((6, 7, 2), "(6, 7, 2)"),
-            ((1, 6, 7, 2), "(1, 6, 7, 2)"),
             ((2, 3, 7, 2), "(2, 3, 7, 2)"),
             ((1, 2, 6, 7, 2), "(1, 2, 6, 7, 2)"),
         ]
@@ -142,11 +106,6 @@ test_refused_vectors = refusals(
         torch.zeros(QUERIES, 2),
         "vectors.dtype",
         "torch.float64 // torch.float64 // torch.float32",
-    ),
-    (
-        torch.zeros(QUERIES, dtype=torch.int64),
-        "vectors.dtype",
-        "torch.float64 // torch.float64 // torch.int64",
     ),
     (
         torch.zeros(QUERIES, 2, dtype=torch.float64, device="meta"),

@@ -6,7 +6,6 @@ from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import clearhead as ch
@@ -14,9 +13,7 @@ from clearhead.attention.sharded import by_gather, by_ring
 from clearhead.testing.tolerances import assert_no_worse
 from tests.sharding import ranks
 from tests.sharding.calls import (
-    BATCH,
     CALLS,
-    NUM_KV_HEADS,
     TOKENS,
     Call,
     Outcome,
@@ -132,41 +129,3 @@ def test_what_is_not_finite_shows_where_it_may_be_seen(how: str) -> None:
     actual, expected = ranks.run(2, not_finite, how)[0]
     assert expected.isnan().any()
     torch.testing.assert_close(actual, expected, equal_nan=True)
-
-
-def dropped(group: Any) -> list[Tensor]:
-    """The context and a gradient by each way and layout, of one seed; the weights are the context."""
-    tensors = CALLS["causal"].tensors()
-    query, key = tensors["query"], tensors["key"]
-    value = torch.eye(TOKENS, dtype=torch.float64).expand(BATCH, NUM_KV_HEADS, -1, -1)
-    found = []
-    single = dist.new_group([0])
-    for how in ("gather", "ring", "heads"):
-        for layout in ("balanced", "zigzag"):
-            groups = [group, single] if group.rank() == 0 else [group]
-            for some in groups:
-                torch.manual_seed(5 + group.rank() * (some is group))
-                where = ch.across(some, tokens=TOKENS, layout=layout, how=how)
-                mine = [where.shard(each).requires_grad_() for each in (query, key, value)]
-                context = ch.attend(*mine, mask=ch.causal(), dropout=0.3, across=where)
-                (grad,) = torch.autograd.grad(context.square().sum(), mine[1])
-                found += [where.gather(context.detach()), where.gather(grad)]
-    return found
-
-
-def test_dropout_is_drawn_by_position() -> None:
-    contexts, grads = (found[side::2] for found in [ranks.run(3, dropped)[0]] for side in (0, 1))
-    assert len(contexts) == 12
-    for context, grad in zip(contexts[1:], grads[1:], strict=True):
-        torch.testing.assert_close(context, contexts[0], rtol=1e-13, atol=1e-13)
-        torch.testing.assert_close(grad, grads[0], rtol=1e-12, atol=1e-12)
-    tensors = CALLS["causal"].tensors()
-    weights = ch.AttentionMatrix(tensors["query"], tensors["key"], mask=ch.causal()).dense()
-    kept = contexts[0] != 0
-    torch.testing.assert_close(contexts[0], (weights / 0.7).where(kept, 0.0))
-    seen = weights != 0
-    share = float(kept[seen].double().mean())
-    # Four standard deviations of as many draws.
-    assert abs(share - 0.7) < 4 * (0.21 / int(seen.sum())) ** 0.5
-    heads = kept.flatten(0, 1)[:, 20:, :20].flatten(1).double()
-    assert torch.corrcoef(heads).fill_diagonal_(0.0).abs().max() < 0.3

@@ -13,6 +13,8 @@ import clearhead as ch
 from clearhead._common.layouts import LAYOUTS
 from clearhead.attention.sharded import sharded_call
 from clearhead.sharding import sharding
+from clearhead.sharding.sharding import MOST_RANKS
+from tests.refusals import refusals, wrong
 from tests.sharding import ranks
 
 CPU = torch.device("cpu")
@@ -54,34 +56,10 @@ def test_balanced_gives_every_rank_as_many_pairs(name: str, world: int) -> None:
     assert spread <= max(0.02 * mean, int(counts.max()))
 
 
-def test_a_layout_has_a_fingerprint_without_numpy() -> None:
-    one, other = (
-        ch.across(world=3, tokens=11, layout=layout) for layout in ("zigzag", "contiguous")
-    )
-    absent = RuntimeError("Numpy is not available")
-    with mock.patch.object(torch.Tensor, "numpy", side_effect=absent):
-        assert one.fingerprint != other.fingerprint
-        assert ch.across(world=3, tokens=11, layout="zigzag").fingerprint == one.fingerprint
-
-
 def test_neighbours_stay_together_where_that_is_balanced() -> None:
     assert ch.across(world=4, tokens=11).positions.tolist() == [0, 1, 2]
     causal = ch.across(world=4, tokens=8000, mask=ch.causal()).positions
     assert int((causal.diff() > 1).sum()) == 1, "a run from the beginning and one from the end"
-
-
-def test_layouts_by_name() -> None:
-    positions = {
-        layout: [
-            ch.across(world=3, tokens=10, layout=layout, rank=rank).positions.tolist()
-            for rank in range(3)
-        ]
-        for layout in ("contiguous", "zigzag")
-    }
-    assert positions == {
-        "contiguous": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]],
-        "zigzag": [[0, 8, 9], [1, 2, 6, 7], [3, 4, 5]],
-    }
 
 
 def test_positions_of_each_rank_may_be_given() -> None:
@@ -91,84 +69,34 @@ def test_positions_of_each_rank_may_be_given() -> None:
     assert where.shard(torch.arange(5.0)[:, None])[:, 0].tolist() == [3.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({}, ch.errors.ArgumentError, "across.world] across takes a mesh, or world=…"),
-        ({"world": 0}, ch.errors.ArgumentError, "got world=0, rank=0"),
-        ({"world": 2, "rank": 2}, ch.errors.ArgumentError, "got world=2, rank=2"),
-        (
-            {"mesh": "cp"},
-            ch.errors.ArgumentTypeError,
-            "across.mesh] mesh must be a torch.distributed",
-        ),
-        (
-            {"mesh": 1, "world": 2},
-            ch.errors.ArgumentError,
-            "across.world] across takes a mesh or world=…",
-        ),
-        (
-            {"world": 2, "tokens": -1},
-            ch.errors.ArgumentError,
-            "length.negative] tokens must be 0 or more",
-        ),
-        (
-            {"world": 2, "layout": "snake"},
-            ch.errors.ArgumentError,
-            'one of "balanced", "contiguous"',
-        ),
-        (
-            {"world": 2, "layout": 3},
-            ch.errors.ArgumentTypeError,
-            "across.layout] layout must be a name",
-        ),
-        (
-            {"world": 2, "how": "star"},
-            ch.errors.ArgumentError,
-            'across.how] how must be one of "gather"',
-        ),
-        (
-            {"world": 2, "layout": [torch.tensor([0, 1]), torch.tensor([1])]},
-            ch.errors.ArgumentError,
-            "across.positions] the positions of 2 ranks must be each of 0 to 4 once; got 3 of them, "
-            "2 different, from 2 ranks.",
-        ),
-        (
-            {"world": 1, "layout": [torch.tensor([0.5])]},
-            ch.errors.ArgumentTypeError,
-            "across.layout] positions must be whole numbers, (tokens of the rank,); got torch.float32",
-        ),
-        ({"world": 2, "mask": ch.documents([1, 2])}, ch.errors.MaskError, "is for 2 keys"),
-    ],
-)
-def test_refusals(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
-    given: dict[str, Any] = {"tokens": 5} | arguments
-    with pytest.raises(error) as caught:
-        ch.across(**given)
-    assert text in str(caught.value)
-
-
-@pytest.mark.parametrize("place", [2, -1, 1.0, True, None, "0"])
-def test_a_rank_or_an_axis_that_is_none(place: Any) -> None:
-    where = ch.across(world=2, tokens=5)
-    with pytest.raises(ch.errors.ArgumentError) as refused:
-        where.positions_of(place)
-    assert str(refused.value) == f"[across.no-rank] rank must be 0 to 1; got {place!r}."
-    with pytest.raises(
-        ch.errors.ShapeError, match=r"\[across.rows\] .* with its tokens along dim="
-    ):
-        where.shard(torch.zeros(3, 4), dim=place)
-
-
-def test_one_process_has_all_tokens() -> None:
-    where, x = ch.across(world=1, tokens=5), torch.zeros(2, 5, 4)
-    with pytest.raises(ch.errors.ShapeError) as refused:
-        ch.attend(x, x[:, :3], x, across=where)
-    assert str(refused.value) == (
-        "[across.rows] key must have the tokens of rank 0, 5 of 5; got 3."
-    )
-    with pytest.raises(ch.errors.ArgumentTypeError, match=r"key must be a torch.Tensor; got list"):
-        ch.attend(x, [1.0], x, across=where)  # type: ignore[arg-type]
+X = torch.zeros(2, 5, 4)
+test_refusals = refusals(
+    lambda options: ch.across(**{"tokens": 5} | options),
+    ({}, "across.world", f"… // {MOST_RANKS} // … // None // 0 //  torch.distributed.group.WORLD is None until "
+     "init_process_group."),
+    ({"world": 0}, "across.world", f"… // {MOST_RANKS} // … // 0 // 0 // "),
+    ({"world": 2, "rank": 2}, "across.world", f"… // {MOST_RANKS} // … // 2 // 2 // "),
+    ({"mesh": "cp"}, "across.mesh", "str"),
+    ({"mesh": 1, "world": 2}, "across.world", "…"),
+    ({"world": 2, "tokens": -1}, "length.negative", "tokens // -1"),
+    ({"world": 2, "layout": "snake"}, "across.layout", '"balanced", "contiguous", "zigzag" // \'snake\''),
+    ({"world": 2, "layout": 3}, "across.layout", "int"),
+    ({"world": 2, "how": "star"}, "across.how", '"gather", "ring", "heads" // \'star\''),
+    ({"world": 2, "layout": [torch.tensor([0, 1]), torch.tensor([1])]}, "across.positions", "2 // 4 // 3 // 2 // 2"),
+    ({"world": 1, "layout": [torch.tensor([0.5])]}, "across.layout", "torch.float32 // (1,)"),
+    ({"world": 2, "mask": ch.documents([1, 2])}, "mask.kv-len", "documents([1, 2]) // 2 // 5 // 5 // Let what comes "
+     "behind them, such as padding, be a document of its own, of length 3."),
+)  # fmt: skip
+test_what_a_sharding_refuses = refusals(
+    lambda call: call(ch.across(world=2, tokens=5)),
+    *((lambda it, at=at: it.positions_of(at), "across.no-rank", f"1 // {at!r}") for at in (2, -1, 1.0, True, None)),
+    (lambda it: it.shard(X, dim=3), "across.rows", "all ranks together have // 5 // (2, 5, 4) // 3"),
+    (lambda it: it.shard(X[:, :4]), "across.rows", "all ranks together have // 5 // (2, 4, 4) // -2"),
+    (lambda it: ch.attend(*[X[:, :3]] * 3, across=it), "across.group", "2 // …"),
+    (lambda it: it.gather(X[:, :3]), "across.group", "2 // …"),
+    (lambda it: ch.plan(X[:, :3], X, X, across=it), "across.rows", "key // 0 // 3 // 5 // 5"),
+    (lambda it: ch.plan(X[:, :3], X, wrong([1.0]), across=it), "value.type", "value // a torch.Tensor // list"),
+)  # fmt: skip
 
 
 def test_no_transformation_goes_through_the_exchange() -> None:
@@ -182,21 +110,6 @@ def test_no_transformation_goes_through_the_exchange() -> None:
             transform(lambda x: ch.attend(x, x, x, across=where))(x)
     found = torch.vmap(lambda x: ch.attend(x, x, x, across=whole, kernel="eager"))(x)
     torch.testing.assert_close(found, ch.attend(x, x, x))
-
-
-def test_a_plan_without_processes_computes_nothing() -> None:
-    where = ch.across(world=2, tokens=5)
-    x = torch.zeros(3, 4)
-    with pytest.raises(
-        ch.errors.ArgumentError, match=r"across.group\] this sharding is a plan for world=2"
-    ):
-        ch.attend(x, x, x, across=where)
-    with pytest.raises(ch.errors.ArgumentError, match="without processes; to compute"):
-        where.gather(x)
-    with pytest.raises(
-        ch.errors.ShapeError, match=r"across.rows\] all ranks together have 5 tokens"
-    ):
-        where.shard(x)
 
 
 def disagreements(group: Any) -> list[str]:
@@ -226,7 +139,7 @@ def disagreements(group: Any) -> list[str]:
         lambda: ch.attend(x, x, x, across=where, mask=ch.full() if last else ch.causal(offset=0))
     )
     refused(lambda: ch.attend(x, x, x, across=where, kernel="no" if last else "auto"))
-    refused(lambda: ch.attend(x, x, x, across=where, dropout=0.5, kernel="eager"))
+    refused(lambda: ch.attend(x, x, x, across=where, dropout=0.5))
     refused(lambda: where.gather(x[:, :1] if last else x))
     few = ch.across(group, tokens=11, layout="zigzag", how="heads")
     one = torch.zeros(1, few.count, 4)
@@ -247,19 +160,22 @@ def disagreements(group: Any) -> list[str]:
     return found
 
 
+CALLS_DIFFER, LAYOUTS_DIFFER = (
+    f"RankError [across.differ] the {what} of the ranks differ. " for what in ("calls", "layouts")
+)
+
+
 def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
     first, last = ranks.run(2, disagreements)
     expected = [
         "[across.rank] rank 1 refused this call: [across.rows] value must have the tokens",
-        "[across.differ] the calls of the ranks differ: softcap=None on rank 0, softcap=2.0 on rank 1.\n"
+        "[across.differ] the calls of the ranks differ. Give across and the call the same arguments on each.\n"
         "  rank 0: 11 tokens, how=gather, kernel=auto, batch=1, num_heads=2, num_kv_heads=2, ",
-        "[across.differ] the calls of the ranks differ: torch.float32 on rank 0, torch.float16 on rank 1.",
-        "[across.differ] the layouts of the ranks differ: as many tokens, but others on each rank. Give "
-        "across the same mask, kv_len and layout.",
-        "[across.differ] the calls of the ranks differ: mask=causal(offset=0) on rank 0, mask=None on "
-        "rank 1.",
+        CALLS_DIFFER,
+        LAYOUTS_DIFFER,
+        CALLS_DIFFER,
         "[across.rank] rank 1 refused this call: [kernel.name]",
-        "UnsupportedError [across.dropout] where ranks share a matrix, dropout is drawn by the place",
+        "UnsupportedError [across.dropout] dropout must be None where ranks share a matrix",
         "[across.rank] rank 1 refused this call: [across.rows] rank 1 has 6 tokens",
         'UnsupportedError [across.refused] how="heads" cannot run this call.\n'
         "  - 1 heads are fewer than 2 ranks",
@@ -267,17 +183,14 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
         '  - kernel="fused": a ring merges contexts',
         "ArgumentError [across.pair] the shardings of queries and keys must be of one process group",
         "ArgumentTypeError [across.type] across must be what clearhead.across(…) returns",
-        "[across.differ] the layouts of the ranks differ: 11 tokens on rank 0, 12 tokens on rank 1.",
-        "[across.differ] the calls of the ranks differ: gather a tensor of [2, -1, 4] on rank 0, gather a "
-        "tensor of [1, -1, 4] on rank 1.",
-        "[across.differ] the calls of the ranks differ: mask=documents([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]) on rank "
-        "0, mask=documents([0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]) on rank 1.",
+        LAYOUTS_DIFFER,
+        CALLS_DIFFER,
+        CALLS_DIFFER,
     ]
     assert len(first) == len(last) == len(expected)
     for place, text in enumerate(expected):
         assert text in first[place], first[place]
     assert "softcap=2" in first[1]
-    assert "torch.float16" in first[2]
     assert last[0].startswith("ShapeError [across.rows]"), last[0]
     assert last[5].startswith("ArgumentError [kernel.name]")
     assert [text for text in last[1:5] if "RankError [across.differ]" not in text] == []

@@ -60,9 +60,9 @@ def cases(draw: st.DrawFn, what: str | None = None) -> Case:
     def pick(*values: Any) -> Any:
         return draw(st.sampled_from(values))
 
-    seed, what = draw(st.integers(0, 2**31)), what or pick(*KINDS)
-    if what == "edit":
-        return Case(seed, what)  # which draws the rest by its seed
+    seed, kind = draw(st.integers(0, 2**31)), str(what or pick(*KINDS))
+    if kind == "edit":
+        return Case(seed, kind)  # which draws the rest by its seed
     query_len = pick(*LENGTHS)
     batch, groups, kv_len = pick(1, 3), pick(1, 2, 3), pick(query_len, *LENGTHS)
     num_heads, head_dim = groups * pick(1, 2), pick(4, 1, 8, 13, 64)
@@ -75,7 +75,7 @@ def cases(draw: st.DrawFn, what: str | None = None) -> Case:
     # Float64 and gradients are held to their own rounding, which large numbers magnify.
     large = [8.0] if dtype != "float64" and context != "grad" else []
     return Case(
-        seed, what, batch, num_heads, groups, query_len, kv_len, head_dim,
+        seed, kind, batch, num_heads, groups, query_len, kv_len, head_dim,
         pick(head_dim, 1, 5, 16), dtype, draw(st.just("None") | masks(batch, query_len, kv_len)),
         pick("None", f"ch.alibi({num_heads})", "'tensor'"),
         pick(None, 0.3, 2.0, 0.0, -0.7), pick(None, 0.5, 30.0), sinks,

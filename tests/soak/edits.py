@@ -16,7 +16,6 @@ from clearhead.layers import (
     CacheBundle,
     FixedCache,
     GrowingCache,
-    QuantisedCache,
     SlidingCache,
     StaticCache,
 )
@@ -30,7 +29,6 @@ CACHES: dict[str, Callable[[], Cache]] = {
     "growing": GrowingCache,
     "static": lambda: StaticCache(LAST + 3),
     "fixed": lambda: FixedCache(LAST + 3),
-    "quantised": QuantisedCache,
     "sliding": lambda: SlidingCache(WINDOW),
     "sliding, spare": lambda: SlidingCache(WINDOW, spare=3),
 }
@@ -225,8 +223,7 @@ def layer_case(seed: int) -> None:
             text, end, known = x[row, places], ends[row, places].tolist(), {}
         if not len(places):
             continue
-        held: Any = {"cache": QuantisedCache()} if name == "quantised" else {}
-        call = model.make_problem(text[None], **known, **held)
+        call = model.make_problem(text[None], **known)
         shown, added = _scores(operations, len(places), end)
         visible = call.visible()
         shown = shown[None] if visible is None else shown & visible

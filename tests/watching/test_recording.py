@@ -114,10 +114,9 @@ def test_the_padding_of_a_source_is_no_room_of_a_cache() -> None:
 class Own(ch.Bias):
     """A bias that only its class can read: of a head, in its tens; of a key, in its units."""
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         head = torch.arange(extent.num_heads).view(1, -1, 1, 1)
-        key = torch.arange(keys.start, keys.stop)
-        return (10 * head + key).expand(1, -1, queries.stop - queries.start, -1) / 20
+        return (10 * head + key_index).expand(-1, -1, query_index.shape[2], -1) / 20
 
     def describe(self) -> str:
         return "own"
@@ -244,7 +243,6 @@ CACHES: dict[str, Any] = {
     "fixed": lambda: ch.layers.FixedCache(12),
     "sliding": lambda: ch.layers.SlidingCache(3),
     "sliding, with room": lambda: ch.layers.SlidingCache(3, spare=4),
-    "quantised": ch.layers.QuantisedCache,
 }
 
 

@@ -46,11 +46,6 @@ def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns == list(HeadRow._fields)
 
 
-def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert_refused(Table([ROW]).to_pandas, "extra.missing")
-
-
 def test_queries_that_are_not_real_do_not_count() -> None:
     given = summary(2)
     given.entropy[1, :, 2:] = math.nan

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from difflib import get_close_matches
 from typing import Any, TypeVar, Unpack, cast, get_args, get_origin
 
-from clearhead._common.foreign_names import PLACES, SIZES, WORDS, role, side_of, size_of
+from clearhead._common.foreign_names import PLACES, SIZES, WORDS, side_of, size_of
 from clearhead.errors import ArgumentTypeError
 
 Called = TypeVar("Called", bound=Callable[..., Any])
@@ -96,17 +96,7 @@ def refusal(
     of = type(args[0]).__name__ if is_method else ""
     if not of or called.__name__ not in ("__init__", "forward"):
         of = f"{of}.{called.__name__}".lstrip(".")
-    name = name or of
-    way_out = ""
-    if is_method and "MultiHeadAttention" in (kind.__name__ for kind in type(args[0]).mro()):
-        way_out = (
-            " For code that calls torch.nn.MultiheadAttention there is "
-            "clearhead.layers.MultiheadAttention; a module with weights becomes a layer by "
-            "clearhead.convert."
-        )
-    return ArgumentTypeError(
-        "argument.words", f"{name} takes {hint_at(own, args, kwargs)}.{way_out}"
-    )
+    return ArgumentTypeError("argument.words", f"{name or of} takes {hint_at(own, args, kwargs)}.")
 
 
 def hint_at(
@@ -173,20 +163,3 @@ def _ours(name: str, own: Collection[str]) -> str | None:
     meant = (*SIZES.get(size_of(name) or "", ()), side_of(name))
     near = get_close_matches(name, own, n=1, cutoff=0.75)
     return next((each for each in (*meant, *near) if each in own), None)
-
-
-def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
-    """Return a hint for a state dict with the names of another library.
-
-    None unless a name is that of a projection in another library. `own` are our names up to the first dot; names that
-    begin with one of them do not count.
-    """
-    modules = {name: name.partition(".")[0] for name in names}
-    theirs = {name: each for name, each in modules.items() if each not in own}
-    found = [name for name, each in theirs.items() if each == "in_proj_weight" or role(each)]
-    if not found:
-        return None
-    return (
-        f"{', '.join(found[:3])}: the names of another library. Load them into its module, and make a "
-        "layer of that by clearhead.convert."
-    )

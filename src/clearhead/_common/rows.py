@@ -12,7 +12,7 @@ from clearhead._common.checks import check_bool, check_sizes
 from clearhead._common.foreign_names import Answering
 from clearhead._common.lazy import drawing
 from clearhead._text import readable, shown
-from clearhead.errors import ArgumentError, MissingExtraError, SelectionError
+from clearhead.errors import ArgumentError, SelectionError
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 """A named tuple."""
@@ -162,18 +162,10 @@ class MeasuredRows(Sequence[Row], Answering, Generic[Row]):
     def to_pandas(self) -> Any:
         """Return the rows as a `pandas.DataFrame` with a column for each field, as `pandas.DataFrame(rows)` does.
 
-        Raises:
-            MissingExtraError: if pandas is not installed.
+        ModuleNotFoundError if pandas is not installed.
         """
-        try:
-            import pandas  # pyright: ignore[reportMissingImports]
-        except ModuleNotFoundError as error:
-            if error.name != "pandas":
-                raise
-            raise MissingExtraError(
-                "extra.missing",
-                "a table for pandas needs pandas, which is not installed.\n  pip install pandas",
-            ) from error
+        import pandas  # pyright: ignore[reportMissingImports]
+
         return pandas.DataFrame(list(self._rows), columns=list(self.columns))
 
     def is_words(self, name: str) -> bool:

@@ -1,12 +1,10 @@
 """Files that are written whole or not at all."""
 
 import errno
-import hashlib
 import os
 import secrets
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -14,21 +12,13 @@ from pathlib import Path
 
 from clearhead.errors import ArgumentTypeError, FileError, because_of
 
-try:
-    import fcntl
-except ImportError:  # Windows, where a file that is open cannot be removed
-    fcntl = None
-
-BEGUN = "begun-"
-"""In the name of a file from the moment in which it is made to the next, in which it is locked."""
-
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
     """Return a context with a new file to write to; it replaces `path` if the block succeeds, and else is removed.
 
     A file that is there keeps its mode and, where that is allowed, its owner; a symbolic link is
-    written through. What a killed process left next to the place is removed.
+    written through. A process that is killed leaves the new file, .clearhead-…, next to the place.
 
     Yields:
         The name of the empty file to write to, and `path` with its ~ expanded.
@@ -46,38 +36,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         'whole'
     """
     target = place_of(path, "file.unwritable", "written")
-    name = begun = ""
+    name = ""
     try:
         place, old = _regular(target)
-        named = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
-        prefix = f".clearhead-{named}-"
-        _remove_leftovers(place.parent, prefix)
         # Next to its place, so that it can be moved there in one step.
         # An interrupt may come before what made it has returned, so it has its name before.
-        token = secrets.token_hex(8)
-        name = str(place.parent / f"{prefix}{token}")
-        begun = name if fcntl is None else str(place.parent / f"{prefix}{BEGUN}{token}")
+        name = str(place.parent / f".clearhead-{secrets.token_hex(8)}")
         # The umask applies to a new file; what replaces one is never open to more people than it.
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
-        with open(begun, "x+b", buffering=0, opener=partial(os.open, mode=mode)) as opened:
-            _lock(opened.fileno())
-            if begun != name:
-                os.rename(begun, name)
-            yield name, target
-            if old is not None and hasattr(os, "chown"):
+        with open(name, "xb", opener=partial(os.open, mode=mode)):
+            pass
+        yield name, target
+        if old is not None:
+            if hasattr(os, "chown"):
                 with suppress(OSError):
                     os.chown(name, old.st_uid, old.st_gid)
-            if old is not None:
-                os.chmod(name, mode)
-            if fcntl is None:
-                opened.close()
-            os.replace(name, place)
+            os.chmod(name, mode)
+        os.replace(name, place)
     except OSError as error:
         raise unwritable(target, error) from error
     finally:
-        for each in filter(None, (begun, name)):
+        if name:
             with suppress(OSError):
-                os.unlink(each)
+                os.unlink(name)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -195,41 +176,3 @@ def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
     if not stat.S_ISREG(found.st_mode):  # a device or a pipe is not replaced by a file
         raise OSError(errno.EINVAL, "it is no file")
     return place, found
-
-
-def _lock(handle: int) -> None:
-    """Lock an open file, once no other process has it locked, until its handle is closed or the process ends.
-
-    A no-op without fcntl or where locks fail.
-    """
-    if fcntl is not None:
-        with suppress(OSError):  # some file systems have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def _remove_leftovers(folder: Path, prefix: str) -> None:
-    """Remove the files of a folder that begin with `prefix` and that no live process writes; never raise OSError."""
-    with suppress(OSError):  # a folder that may be written to but not listed
-        for name in os.listdir(folder):
-            if name.startswith(prefix):
-                _remove_leftover(folder / name)
-
-
-def _remove_leftover(file: Path) -> None:
-    """Delete a file that an interrupted process left, unless a live process still has it locked; never raise OSError.
-
-    A file with `BEGUN` in its name is kept for a minute, because its lock may be still to come. Where a system
-    has no such locks, each is deleted at once.
-    """
-    with suppress(OSError):
-        if fcntl is None:
-            os.unlink(file)
-            return
-        handle = os.open(file, os.O_RDWR)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody writes
-            found = os.fstat(handle)
-            if BEGUN not in file.name or time.time() - found.st_mtime > 60:
-                os.unlink(file)
-        finally:
-            os.close(handle)

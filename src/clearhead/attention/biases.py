@@ -35,15 +35,8 @@ class Bias(Filed, ABC):
     """
 
     @abstractmethod
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the bias for a range of queries and a range of keys: floating, four dimensions that broadcast.
-
-        The slices are indices into the whole call, whose sizes `extent` has; an axis on which the bias does not depend
-        may have size 1, and the batch axis is not cut.
-        """
-
     def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the bias of chosen pairs; here one `block` for each pair, which a subclass may do better.
+        """Return the bias of pairs of a query and a key.
 
         Args:
             query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
@@ -53,19 +46,17 @@ class Bias(Filed, ABC):
         Returns:
             Floating, four dimensions that broadcast to (batch, num_heads, queries, keys).
         """
-        queries, keys = torch.broadcast_tensors(query_index, key_index)
-        if not queries.numel():
-            return torch.zeros(queries.shape, device=extent.device)
-        rows = []
-        for sample in range(queries.shape[0]):
-            places = zip(
-                queries[sample].flatten().tolist(), keys[sample].flatten().tolist(), strict=True
-            )
-            blocks = [self.block(slice(i, i + 1), slice(j, j + 1), extent) for i, j in places]
-            row = torch.cat(blocks, dim=3)
-            row = row[sample : sample + 1] if row.shape[0] > 1 and queries.shape[0] > 1 else row
-            rows.append(row.unflatten(3, queries.shape[2:])[:, :, 0])
-        return torch.cat(rows)
+
+    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+        """Return the bias for a range of queries and a range of keys: floating, four dimensions that broadcast.
+
+        The slices are indices into the whole call, whose sizes `extent` has; an axis on which the bias does not depend
+        may have size 1, and the batch axis is not cut. Here it is computed by `at`.
+        """
+        device = extent.device
+        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
+        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
+        return self.at(query_index, key_index, extent)
 
     @abstractmethod
     def describe(self) -> str:
@@ -135,24 +126,6 @@ class Bias(Filed, ABC):
         query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
         extent = Extent(1, 1, query_len, kv_len, torch.device(device))
         return self.block(slice(0, query_len), slice(0, kv_len), extent)
-
-
-class ByPair(Bias):
-    """A bias that is computed pair by pair, by `at`."""
-
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
-        """Return the bias of a rectangle, by `at` for all of its pairs.
-
-        Arguments and shape are those of `Bias.block`.
-        """
-        device = extent.device
-        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
-        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
-        return self.at(query_index, key_index, extent)
-
-    @abstractmethod
-    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
-        """Return the bias of pairs, with the arguments and the result of `Bias.at`: four dimensions each."""
 
 
 def check_bias_tensor(numbers: Tensor, extent: Extent) -> None:
@@ -286,7 +259,7 @@ class SumOfBiases(Bias, kind="sum_of_biases"):
 
 
 @dataclass(frozen=True, eq=False)
-class SelectedBias(ByPair):
+class SelectedBias(Bias):
     """Some rows, columns and heads of another bias, which keeps its own positions.
 
     query_len and kv_len are the lengths that the other bias is for. some_rows and some_columns are int64 indices into

@@ -9,7 +9,7 @@ from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import is_concrete
 from clearhead._text import shown
-from clearhead.attention.biases import Bias, ByPair, check_bias_tensor
+from clearhead.attention.biases import Bias, check_bias_tensor
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.masks.spans import Extent
 
@@ -17,7 +17,7 @@ MOST_HEADS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class Alibi(ByPair, kind="alibi"):
+class Alibi(Bias, kind="alibi"):
     """`-slope · |query position - key position|`, one slope per head; the last query has the position of the last key.
 
     `slopes` is (num_heads,), float32 or float64.
@@ -91,7 +91,7 @@ class Alibi(ByPair, kind="alibi"):
 
 
 @dataclass(frozen=True, eq=False)
-class Relative(ByPair, kind="relative"):
+class Relative(Bias, kind="relative"):
     """A number for each distance from query to key, one row per head; the last query has the position of the last key.
 
     `values` is floating, (num_heads or 1, 2 · reach + 1).

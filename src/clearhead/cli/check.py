@@ -8,7 +8,6 @@ import time
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +21,6 @@ from clearhead.cli import check_process
 from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
-# Options by the panel of --help that lists them.
-PANELS = "The call", "What it should compute", "Output", "The run"
-CALL, DECLARED, OUTPUT, RUN = (partial(typer.Option, rich_help_panel=each) for each in PANELS)
-
 
 def check(
     places: Annotated[
@@ -38,71 +33,71 @@ def check(
     ],
     takes: Annotated[
         str | None,
-        CALL(
+        typer.Option(
             help='Calling convention: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
             '"ids,mask"; a part: "query,key", scores, "weights,value". By default what its '
             "parameters suggest, or x."
         ),
     ] = None,
     args: Annotated[
-        str, CALL(help="Arguments of the constructor: d_in=3,d_out=2.", metavar="K=V,…")
+        str, typer.Option(help="Arguments of the constructor: d_in=3,d_out=2.", metavar="K=V,…")
     ] = "",
     sizes: Annotated[
-        str, CALL(help="Sizes that cannot be inferred: d_in=3,num_heads=4.", metavar="K=V,…")
+        str,
+        typer.Option(help="Sizes that cannot be inferred: d_in=3,num_heads=4.", metavar="K=V,…"),
     ] = "",
     causal: Annotated[
-        bool | None, DECLARED("--causal/--no-causal", help="Whether later tokens are hidden.")
+        bool | None, typer.Option("--causal/--no-causal", help="Whether later tokens are hidden.")
     ] = None,
     window: Annotated[
         str | None,
-        DECLARED(help="Sliding window, tokens on each side: 128,0.", metavar="LEFT,RIGHT"),
+        typer.Option(help="Sliding window, tokens on each side: 128,0.", metavar="LEFT,RIGHT"),
     ] = None,
-    heads: Annotated[int | None, DECLARED(help="Number of query heads.")] = None,
-    kv_heads: Annotated[int | None, DECLARED(help="Number of key and value heads.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Number of query heads.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="Number of key and value heads.")] = None,
     scale: Annotated[
-        float | None, DECLARED(help="Scale of the scores, by default 1/√head_dim.")
+        float | None, typer.Option(help="Scale of the scores, by default 1/√head_dim.")
     ] = None,
-    softcap: Annotated[float | None, DECLARED(help="Softcap of the scores.")] = None,
-    dropout: Annotated[float | None, DECLARED(help="Dropout probability in training.")] = None,
+    softcap: Annotated[float | None, typer.Option(help="Softcap of the scores.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Dropout probability in training.")] = None,
     rope: Annotated[
-        str | None, DECLARED(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]")
+        str | None,
+        typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
     ] = None,
     alibi: Annotated[
-        bool, DECLARED("--alibi", help="ALiBi with the published slopes; requires --heads.")
+        bool, typer.Option("--alibi", help="ALiBi with the published slopes; requires --heads.")
     ] = False,
     world: Annotated[
-        int | None, DECLARED(help="Number of ranks that share the tokens.", min=1)
+        int | None, typer.Option(help="Number of ranks that share the tokens.", min=1)
     ] = None,
     layout: Annotated[
-        str | None, DECLARED(help="With --world: contiguous, zigzag or balanced.")
+        str | None, typer.Option(help="With --world: contiguous, zigzag or balanced.")
     ] = None,
     everything: Annotated[
         bool,
-        OUTPUT("--all", help="Print every finding, also measured values and what was not judged."),
+        typer.Option(
+            "--all", help="Print every finding, also measured values and what was not judged."
+        ),
     ] = False,
     strict: Annotated[
-        bool, OUTPUT("--strict", help="Exit with 1 instead of 2 if something was not judged.")
+        bool, typer.Option("--strict", help="Exit with 1 instead of 2 if something was not judged.")
     ] = False,
-    as_json: Annotated[bool, OUTPUT("--json", help="Print JSON instead of text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     sarif: Annotated[
-        Path | None, OUTPUT(help="Also write SARIF, for a code host.", metavar="FILE")
+        Path | None, typer.Option(help="Also write SARIF, for a code host.", metavar="FILE")
     ] = None,
-    html: Annotated[Path | None, OUTPUT(help="Also write an HTML page.", metavar="FILE")] = None,
-    lesson: Annotated[int | None, RUN(help="Grade PLACE as lesson 1 to 16 of the course.")] = None,
-    seed: Annotated[int, RUN(help="Seed of all random numbers.", min=0)] = 0,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write an HTML page.", metavar="FILE")
+    ] = None,
+    lesson: Annotated[
+        int | None, typer.Option(help="Grade PLACE as lesson 1 to 16 of the course.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0)] = 0,
     timeout: Annotated[
-        float | None, RUN(help="Time limit in seconds: 60, with --world 600.", min=0.001)
+        float | None, typer.Option(help="Time limit in seconds: 60, with --world 600.", min=0.001)
     ] = None,
     watch: Annotated[
-        bool, RUN("--watch", help="Check again each time the file is saved, until Ctrl-C.")
-    ] = False,
-    trains: Annotated[
-        bool,
-        RUN(
-            "--trains",
-            help="Check a training script: PLACE is a function that returns model, loss, optimizer and "
-            "batch.",
-        ),
+        bool, typer.Option("--watch", help="Check again each time the file is saved, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Check your attention, and name its mistakes.
@@ -110,8 +105,7 @@ def check(
     The file is run as Python would run it, in a process of its own. The exit code is 0 if everything that is declared
     was verified, 1 if a mistake is found, 2 if something could not be judged or is not written yet, and 3 if the code
     could not be imported, constructed or called, or the time limit was exceeded. "clearhead explain NAME" explains a
-    mistake, with wrong and right code. With --trains a training script is checked: its targets, padding, parameters,
-    dropout, checkpoints and decoding.
+    mistake, with wrong and right code.
 
     In files, folders and packages, every class and function that attends is found, tried in a process of its own, and
     listed as right, wrong, not judged, or not made, with the reason. Tests, setup.py and __main__.py are not run. The
@@ -141,14 +135,6 @@ def check(
     from clearhead.checking.scanning.sources import is_scanned
 
     several = len(places) > 1 or is_scanned(places[0])
-    if trains:
-        for name, given in options.items():
-            if given or name in declared:
-                option = f"--{name.removeprefix('num_').replace('_', '-')}"
-                words = "is of an attention; what --trains asks is declared in what PLACE returns."
-                raise typer.BadParameter(words, param_hint=option)
-        if several:
-            raise typer.BadParameter("wants one function: train.py:make.", param_hint="--trains")
     if lesson is not None and len(places) > 1:
         raise typer.BadParameter("grades one file: lesson_07.py.", param_hint="--lesson")
     if lesson is None and several:
@@ -179,13 +165,10 @@ def check(
             write_text(sarif, as_sarif(reports))
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
-    constructed = _keywords(args, "--args")
-    options |= {"args": constructed or None}
+    options |= {"args": _keywords(args, "--args") or None}
     if lesson is not None:
         options["lesson"] = lesson
     asked: dict[str, Any] = {"place": place, "options": options}
-    if trains:
-        asked = {"place": place, "trains": constructed}
     if watch:
         file = Path(place.partition(":")[0])
         if not file.is_file() or not hasattr(os, "fork"):

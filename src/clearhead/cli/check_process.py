@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from clearhead._common.writing import temporary_folder
-from clearhead._text import exit_words, raised_words, readable
+from clearhead._text import exit_words
 from clearhead.errors import ClearheadError, ModelError
 
 if TYPE_CHECKING:
@@ -236,60 +236,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return {"report": JSON data} of a check or of a training script, or {"error": [code, message]}.
+    """Return {"report": JSON data} of a check, or {"error": [code, message]}.
 
     The error is a ClearheadError; any other is raised.
     """
     from clearhead.cli.progress import busy
 
-    place = asked["place"]
     try:
         import clearhead as ch
-        from clearhead import testing
 
-        if "trains" in asked:
-            with busy("training copies"):
-                script = made(place, asked["trains"])
-                report = replace(testing.check_training(**script), name=place)
-        else:
-            with busy("checking"):
-                report = ch.check(place, **_arguments(asked["options"]))
+        with busy("checking"):
+            report = ch.check(asked["place"], **_arguments(asked["options"]))
         return {"report": report.as_dict()}
     except ClearheadError as error:
         return {"error": [error.code, error.message]}
-
-
-def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a function that makes a training script, as the arguments of `check_training`.
-
-    Raises:
-        ModelError: code `trains.make`, if it raises, or returns something else; a ClearheadError of it passes.
-    """
-    import inspect
-
-    from clearhead.checking.subject.locating import located
-    from clearhead.testing import check_training
-
-    try:
-        found = located(place)(**arguments)
-    except ClearheadError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            "trains.make", f"{place} could not be called: {raised_words(error)}"
-        ) from error
-    known = list(inspect.signature(check_training).parameters)
-    script = known[:4]
-    if isinstance(found, tuple) and len(found) == len(script):
-        return dict(zip(script, found, strict=True))
-    if isinstance(found, dict) and set(script) <= set(found) <= set(known):
-        return found
-    got = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
-    raise ModelError(
-        "trains.make",
-        f"{place} must return ({', '.join(script)}), or a dict of these and of what check_training "
-        f"takes in addition; got {readable(got)}.",
-    )
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import filterfalse
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from clearhead._common.version import __version__
 from clearhead._text import readable
@@ -36,24 +36,6 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
-
-
-class Command(TyperCommand):
-    """A command whose help lists its options by their `rich_help_panel`."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel, in the order of the parameters; "Options" for those without one."""
-        panels: dict[str, list[Any]] = {}
-        for each in self.get_params(ctx):
-            usual = "Arguments" if each.param_type_name == "argument" else "Options"
-            record = each.get_help_record(ctx)
-            if record:
-                panels.setdefault(getattr(each, "rich_help_panel", None) or usual, []).append(
-                    record
-                )
-        for title, records in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
 
 
 # What an ASCII terminal gets, by sets of characters that become one and the same.
@@ -98,7 +80,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (show, trace, check, explain, lesson):
-    app.command(cls=Command)(command)
+    app.command()(command)
 app.add_typer(samples)
 
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -11,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from clearhead._common.writing import check_writable
+from clearhead._common.writing import check_writable, replacing
 from clearhead._text import count, format_bytes
 from clearhead.cli.loading import load_model
 from clearhead.cli.progress import busy, progress_bars, say
 from clearhead.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from clearhead.drawing.page.runs import Layer
     from clearhead.integrations.text_models import LongReading, Reading, TextModel
     from clearhead.reading.written_tokens import Writes
@@ -33,13 +30,6 @@ def show(
         str | None,
         typer.Option(
             help="Which heads look from the first of these tokens to the second; either may be empty.",
-            metavar="QUERY,KEY",
-        ),
-    ] = None,
-    why: Annotated[
-        str | None,
-        typer.Option(
-            help="How the weight between these tokens comes about, in the head, or that with the largest.",
             metavar="QUERY,KEY",
         ),
     ] = None,
@@ -86,16 +76,16 @@ def show(
     the tokens; of a book, ask for one --layer.
     """
     both = image is not None and (text is not None or file is not None)
-    if image is not None and (writes or (not both and (find or why))):
+    if image is not None and (writes or (not both and find)):
         raise ArgumentError(
             "show.image",
-            "--image goes with a text alone, or with a text, --find and --why; leave --writes out, and without a "
-            "text also --find and --why.",
+            "--image goes with a text alone, or with a text and --find; leave --writes out, and without a text also "
+            "--find.",
         )
     sentence = _read_text(text, file) if image is None or both else ""
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
-    pair = _asked_pair(find, why, layer, head)
+    pair = None if find is None else _asked_pair(find, layer)
     for written in filter(None, (png, html, save)):
         check_writable(written)
     if png is not None:
@@ -114,55 +104,47 @@ def show(
                 "ch.watch and to_html show more.",
             )
         name = reader.name, "its part for pictures only" if not both and reader.part else ""
-        shown = _show_short(console, reading, name, layer, head, pair, why=why is not None)
+        shown = _show_short(console, reading, name, layer, head, pair)
     else:
         reader = load_model(model, "text", logits=writes)
         tokens = reader.count(sentence)
         name = reader.name, "its encoder only" if reader.encoder_only else ""
         # A page has what heads write at every token, the terminal at one.
-        limits = {"find": (find is not None, LONG), "why": (why is not None, LONG)}
-        limits["writes"] = (writes, LONG if html is None else WRITES)
+        limits = {"--find": (find is not None, LONG), "--writes": (writes, LONG)}
+        limits["--writes with --html"] = (writes and html is not None, WRITES)
         for option, (given, most) in limits.items():
             if given and tokens > most:
-                with_page = " with --html" if option == "writes" and html is not None else ""
                 raise ArgumentError(
-                    f"show.{option}",
-                    f"--{option}{with_page} needs a text of {most} tokens at most; this has {tokens}.",
+                    "show.tokens",
+                    f"{option} needs a text of {most} tokens at most; this has {tokens}.",
                 )
         if tokens > LONG:
-            shown = _show_long(
-                console, reader, sentence, name, layer, head, with_page=html is not None
-            )
+            with_page = html is not None
+            shown = _show_long(console, reader, sentence, name, layer, head, with_page=with_page)
         else:
             with busy("reading"):
                 reading = reader.read(sentence)
-            shown = _show_short(console, reading, name, layer, head, pair, why=why is not None)
+            shown = _show_short(console, reading, name, layer, head, pair)
             if writes:
-                shown = _show_writes(
-                    console, reader, reading, sentence, shown, every=html is not None
-                )
+                every = html is not None
+                shown = _show_writes(console, reader, reading, sentence, shown, every=every)
     console.print()
     if html is not None:
         with busy("writing the page"):
-            page = _write_page(html, shown, image or sentence, why=why is not None)
+            page = _write_page(html, shown, image or sentence)
         say(console, f"The page is in {page}, {format_bytes(page.stat().st_size)}")
     if save is not None:
         saved = shown.reading.seen.save(save, tokens=shown.reading.tokens)
         say(console, f"Queries and keys are in {saved}; ch.load reads them")
     if png is not None:
         with busy("drawing"):
-            from clearhead.drawing.figures.head_map import head_picture, save_png
-
-            title = f"layer {shown.layer}, head {shown.head}"
-            weights, visible = shown.weights()
-            axes = head_picture(weights, shown.reading.tokens, title=title, visible=visible)
-            drawn = save_png(axes, png)
-        say(console, f"The picture of {title} is in {drawn}")
+            drawn = _draw(png, shown)
+        say(console, f"The picture of layer {shown.layer}, head {shown.head} is in {drawn}")
     elif html is None:
-        both = f"--layer {shown.layer} --head {shown.head}"
-        closer = f"--layer {shown.layer}, {both}, " if layer is None else f"--head {shown.head}, "
+        chosen = f"--layer {shown.layer} --head {shown.head}"
+        closer = f"--layer {shown.layer}, {chosen}, " if layer is None else f"--head {shown.head}, "
         if pair is not None or head is not None:
-            closer = f"{both} instead of --find, " if find is not None else ""
+            closer = f"{chosen} instead of --find, " if find is not None else ""
         # The demo installs no matplotlib.
         closer += "--png head.png, or " if find_spec("matplotlib") else "or " * bool(closer)
         console.print(f"[bold]Next:[/] add {closer}--html page.html.", highlight=False)
@@ -170,6 +152,8 @@ def show(
 
 WRITES = 256
 """Most tokens of a text for which a page lists what the heads write at each token."""
+
+DOTS_PER_INCH = 150
 
 
 class Shown(NamedTuple):
@@ -180,7 +164,6 @@ class Shown(NamedTuple):
     layers: "Sequence[Layer]"
     layer: int
     head: int
-    weights: "Callable[[], tuple[Tensor, Tensor | None]]"
     pin: tuple[int | None, int | None] | None = None
     writes: "tuple[Writes, Callable[[int], str]] | tuple[None, None]" = (None, None)
 
@@ -192,13 +175,11 @@ def _show_short(
     layer: int | None,
     head: int | None,
     asked: tuple[str, str] | None = None,
-    *,
-    why: bool = False,
 ) -> Shown:
     """Print a model's name and part, then a layer or a head; without a layer all heads, or those by `asked`.
 
-    `asked` are query and key, "" for any; with a layer they only say which weight `why` explains. Returns what was
-    shown. Raises SelectionError for no such layer, head or token.
+    `asked` are query and key, "" for any. Returns what was shown. Raises SelectionError for a layer, head or token that
+    is not there.
     """
     from clearhead.drawing.page.runs import LONG, Layer, layers_of
     from clearhead.drawing.terminal.screens import Screens
@@ -207,18 +188,13 @@ def _show_short(
     screens = Screens(console, reading)
     screens.check(layer, head)
     screens.title(*name)
-    pin: tuple[int | None, int | None] | None = None
     if asked is not None:
-        option = "--why" if why else "--find"
-        query, key = (place_of_token(option, each or None, reading.tokens) for each in asked)
+        query, key = (place_of_token("--find", each or None, reading.tokens) for each in asked)
         pin = query, key
-    if pin is not None and layer is None:
         place, number = screens.find(*pin)
     else:
         place, number, link = screens.show(layer, head)
-        pin = pin if link is None else (link.query, link.key)
-    if why and pin is not None and pin[0] is not None and pin[1] is not None:
-        screens.why(place, number, pin[0], pin[1])
+        pin = None if link is None else (link.query, link.key)
     layers = [
         Layer(path, matrix, at)
         for at, (path, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
@@ -229,8 +205,7 @@ def _show_short(
         rest = (each for each in layers_of(reading.seen) if each.name not in reading.layers)
         tower = [each for each in rest if each.weights.batch * each.weights.kv_len**2 <= LONG**2]
         layers += [each._replace(number=at) for at, each in enumerate(tower, len(layers))]
-    weights = partial(screens.weights, place, number)
-    return Shown(name[0], reading, layers, place, number, weights, pin)
+    return Shown(name[0], reading, layers, place, number, pin)
 
 
 def _show_writes(
@@ -288,19 +263,26 @@ def _show_long(
         Layer(reading.layers[at], replace(summary, heads=heads), at)
         for at, summary in reading.summaries.items()
     ]
-
-    def weights() -> "tuple[Tensor, None]":
-        """Return the pooled map of the shown head, and None: it has no visible pairs."""
-        return screens.shares(place, number if head is None else 0), None
-
-    return Shown(name[0], reading, layers, place, number, weights)
+    return Shown(name[0], reading, layers, place, number)
 
 
-def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> Path:
-    """Write the page of what was shown of a text, or of the picture in a file, and return its path.
+def _draw(png: Path, shown: Shown) -> Path:
+    """Draw the head that was shown last into a PNG, completely or not at all, and return its path."""
+    import matplotlib
 
-    With `why` it has the queries and keys, and opens with how the weight comes about.
-    """
+    from clearhead.drawing.figures.lettering import entitle
+
+    matplotlib.use("agg")  # of no screen
+    weights = next(each.weights for each in shown.layers if each.number == shown.layer)
+    axes = weights.plot(head=shown.head, tokens=shown.reading.tokens)
+    entitle(axes, f"layer {shown.layer}, head {shown.head}")
+    with replacing(png) as (name, target):
+        axes.figure.savefig(name, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return target
+
+
+def _write_page(html: Path, shown: Shown, source: Path | str) -> Path:
+    """Write the page of what was shown of a text, or of the picture in a file, and return its path."""
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
@@ -310,39 +292,28 @@ def _write_page(html: Path, shown: Shown, source: Path | str, *, why: bool) -> P
         html,
         [shown.layers],
         title=title if len(title) <= MOST_OF_TITLE else f"{title[: MOST_OF_TITLE - 2]} …",
-        start=f"head={shown.layer}.{shown.head}&why=1" if why else (shown.layer, shown.head),
+        start=(shown.layer, shown.head),
         pin=shown.pin,
-        why=why,
         writes=shown.writes,
         note=f"{shown.model} · {count(len(shown.layers), 'layer')} · {count(len(shown.reading.tokens), 'token')}",
         **media,
     )
 
 
-def _asked_pair(
-    find: str | None, why: str | None, layer: int | None, head: int | None
-) -> tuple[str, str] | None:
-    """Return the query and key that --find or --why names; one is "" if --find leaves it out. None without either.
+def _asked_pair(find: str, layer: int | None) -> tuple[str, str]:
+    """Return the query and key that --find names; "" for the one that it leaves out.
 
-    Raises ArgumentError: `show.find` for --find with a layer, `show.why` for --why with --find or with a layer and no
-    head, and `show.pair` for a text that is no pair.
+    Raises ArgumentError: `show.find` for --find with a layer, `show.pair` for a text that is no pair.
     """
-    if find is not None and layer is not None:
+    if layer is not None:
         raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
-    if why is not None and (find is not None or (layer is not None and head is None)):
-        what = "leave --find out" if find is not None else "with --layer give --head as well"
-        raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
-    pair = find if why is None else why
-    if pair is None:
-        return None
-    parts = [part.strip() for part in pair.split(",")]
-    if len(parts) != 2 or not any(parts) or (why is not None and not all(parts)):
-        option = "find" if why is None else "why"
+    query, comma, key = (part.strip() for part in find.partition(","))
+    if not comma or "," in key or not (query or key):
         raise ArgumentError(
             "show.pair",
-            f"--{option} needs a query and a key with a comma, such as it,animal; got {pair}.",
+            f"--find needs a query and a key with a comma, such as it,animal; got {find}.",
         )
-    return parts[0], parts[1]
+    return query, key
 
 
 def _read_text(text: str | None, file: Path | None) -> str:

@@ -18,7 +18,7 @@ from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.converting.adapters import Adapter
 from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader
-from clearhead.layers.inputs import CallKeys, LayerCall
+from clearhead.layers.inputs import LayerCall
 from clearhead.layers.parts import Part, ScoreBias, options_of
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.score_parts import RelativeBias, Temperature
@@ -96,8 +96,7 @@ class TransformersAdapter(Adapter):
         # Of a static cache it is the very number that the update will change.
         seen = seen.clone() if isinstance(seen, Tensor) else seen
         source = x if context is None else context
-        keys = CallKeys(is_cross=is_cross)
-        call = LayerCall(x, source if past is None else source[:, :0], keys=keys)
+        call = LayerCall(x, source if past is None else source[:, :0], is_cross=is_cross)
         query, key, value, unrotated = self.layer._project(call)
         assert value is not None
         query, key = self._transformed(query, key, turns, seen)

@@ -8,11 +8,9 @@ from clearhead.layers.caches import (
     CacheBundle,
     FixedCache,
     GrowingCache,
-    QuantisedCache,
     SlidingCache,
     StaticCache,
 )
-from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
@@ -40,11 +38,9 @@ __all__ = [
     "Llama3",
     "LongRope",
     "MultiHeadAttention",
-    "MultiheadAttention",
     "Ntk",
     "OutputGate",
     "Part",
-    "QuantisedCache",
     "QueryKeyNorm",
     "RelativeBias",
     "Rotary",

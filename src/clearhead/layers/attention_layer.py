@@ -18,7 +18,6 @@ from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
-    CallKeys,
     CallOptions,
     Form,
     LayerCall,
@@ -36,14 +35,12 @@ from clearhead.layers.positions import (
     bias_of_positions,
     is_causal,
     mask_by_position,
-    placed_at,
     positions_from_valid,
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.sharding.dtensors import local_tokens
 from clearhead.sharding.sharding import Sharding
 
 
@@ -119,7 +116,7 @@ class AttentionLayer(nn.Module, ABC):
         Arguments and errors are those of `forward`; a cache appends the tokens, unless the call raises.
         """
         call = self._check_call(x, context, **options)
-        with Rollback(call.keys.cache, call.source.shape[1]):
+        with Rollback(call.cache, call.source.shape[1]):
             return self._problem(call)
 
     @with_hints
@@ -227,9 +224,7 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are in the cache already.
                 source, valid = source[:, :0], None
-        if positions is not None:
-            several = max([1, *[part.position_axes for part in self.parts]])
-            positions = check_positions(positions, x, several)
+        positions = None if positions is None else check_positions(positions, x)
         by_position = None
         is_plain = cache is None and valid is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
@@ -239,10 +234,13 @@ class AttentionLayer(nn.Module, ABC):
             elif valid is not None:
                 key = positions_from_valid(valid)
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
-            by_position = Positions(query, key, *placed_at(positions, key if is_cross else None))
+            by_position = Positions(query, key)
+            if positions is not None:
+                placed = Positions(positions, key if is_cross else positions)
+                by_position = by_position._replace(placed=placed)
         absorbs = cache is not None and self._absorbs(cache)
-        keys = CallKeys(valid, cache, is_cross, absorbs)
-        return LayerCall(x, source, mask, keys, by_position, Form(given))
+        form = Form(given)
+        return LayerCall(x, source, mask, valid, cache, is_cross, absorbs, by_position, form)
 
     def _check_across(
         self,
@@ -260,8 +258,6 @@ class AttentionLayer(nn.Module, ABC):
 
         def check() -> tuple[LayerCall, str]:
             """Return the checked call of this rank, and text that must be equal on all ranks; or raise."""
-            here = local_tokens("x", x, pair[0])
-            there = local_tokens("context", context, pair[1])
             also = [name for name, other in alone.items() if other is not None]
             if also:
                 raise UnsupportedError(
@@ -269,7 +265,7 @@ class AttentionLayer(nn.Module, ABC):
                     f"across= goes without {', '.join(alone)}; got {', '.join(also)}. Padding of all "
                     "tokens is mask=clearhead.padding(…).",
                 )
-            call = AttentionLayer._check_call(self, here, there, mask=mask)
+            call = AttentionLayer._check_call(self, x, context, mask=mask)
             call = call._replace(form=Form(x, pair))
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
@@ -292,10 +288,9 @@ class AttentionLayer(nn.Module, ABC):
         query, key, value, unrotated = projected or self._project(call)
         if call.positions is not None and projected is None:
             query, key = self._transform(query, key, call)
-        valid, cache, *_ = call.keys
-        if cache is not None:
+        if call.cache is not None:
             # A norm may have brought the keys back to float32, which a kernel would not.
-            key, value = cache.append(*under_autocast(key, value), valid=valid)
+            key, value = call.cache.append(*under_autocast(key, value), valid=call.valid)
         mask, options = self._mask_and_options(call)
         heads = self._expand(query, key, value, unrotated, call)
         if heads.scale is not None:
@@ -316,17 +311,16 @@ class AttentionLayer(nn.Module, ABC):
             )
             query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
         for part in self.parts:
-            of_axes = counted.axes if part.position_axes > 1 else None
-            query, key = part.transform_query_key(query, key, *(of_axes or pair)[:2])
+            query, key = part.transform_query_key(query, key, *pair)
         return (query, key) if held is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall, projected: Projected | None = None) -> Problem:
         """Return the problem of a call to a kernel; the cache, if any, appends the tokens; `projected` as `_posed`."""
         heads, options = self._posed(call, projected)
-        real, cache, is_cross, _ = call.keys
+        real, cache = call.valid, call.cache
         options["keys_finite"] = cache is not None and heads.is_cached and cache.finite
         problem = make_problem(heads.query, heads.key, heads.value, **options)
-        if cache is None or is_cross or type(problem.mask) is Causal:
+        if cache is None or call.is_cross or type(problem.mask) is Causal:
             return problem
         # Where rows are padded, their new keys need not be the last columns of a cache.
         if real is None:
@@ -338,7 +332,7 @@ class AttentionLayer(nn.Module, ABC):
 
         Both go by position where columns are not in order.
         """
-        mask, visible, cache = call.mask, call.visible(), call.keys.cache
+        mask, visible, cache = call.mask, call.visible(), call.cache
         positions = call.positions
         if positions is None:
             return and_masks(mask, visible), {}
@@ -353,8 +347,8 @@ class AttentionLayer(nn.Module, ABC):
                 bias_of_positions(bias, placed, has_cache=cache is not None),
                 None,
             )
-        if not call.keys.is_cross and (mask is not None or bias is not None):
-            in_order = call.keys.in_order()
+        if not call.is_cross and (mask is not None or bias is not None):
+            in_order = call.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
                 mask = mask_by_position(mask, positions, in_order=in_order)
@@ -380,7 +374,7 @@ class AttentionLayer(nn.Module, ABC):
             context = attend(*heads[:3], **options, kernel=kernel, across=form.held)
         else:
             kernel_named(kernel)
-            with Rollback(call.keys.cache, call.source.shape[1]):
+            with Rollback(call.cache, call.source.shape[1]):
                 context = self._run(self._problem(call, projected), kernel)
         output = self._join(context, call)
         return output if form is None else form.restore(output)
@@ -397,4 +391,4 @@ class AttentionLayer(nn.Module, ABC):
 
 def _on_a_copy(call: LayerCall) -> LayerCall:
     """Return the call with a deep copy of its cache, if any, so that the cache itself is not changed."""
-    return call._replace(keys=call.keys._replace(cache=copy.deepcopy(call.keys.cache)))
+    return call._replace(cache=copy.deepcopy(call.cache))

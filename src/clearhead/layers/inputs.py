@@ -28,7 +28,6 @@ from clearhead.masks.algebra import hides_later
 from clearhead.masks.base import Mask
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
-from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
 
 
@@ -45,36 +44,11 @@ Projected = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """Query, key, value; the part of the query that no position rotates, or None."""
 
 
-class CallKeys(NamedTuple):
-    """The keys of a call.
-
-    Attributes:
-        valid: the real tokens of the source, (batch, tokens); None if all are.
-        cache: keys and values of earlier tokens, or None.
-        is_cross: True for a context.
-        absorbs: True if the heads attend to the latents that the cache holds.
-    """
-
-    valid: Tensor | None = None
-    cache: Cache | None = None
-    is_cross: bool = False
-    absorbs: bool = False
-
-    def in_order(self) -> bool:
-        """Return True if in every row the distance of two columns is the distance of their tokens.
-
-        Reads cache or `valid`.
-        """
-        if self.cache is not None:
-            return self.cache.in_order
-        return self.valid is None or is_in_order(self.valid)
-
-
 class Form(NamedTuple):
     """The form in which x was given, which the output has as well.
 
     Attributes:
-        x: as it was given, which may be a DTensor.
+        x: as it was given.
         held: which ranks hold the tokens of x, and those of the source; None without across=.
     """
 
@@ -82,9 +56,8 @@ class Form(NamedTuple):
     held: tuple[Sharding, Sharding] | None = None
 
     def restore(self, output: Tensor) -> Tensor:
-        """Return an output (batch, tokens, width) in this form: without a batch, or as a DTensor, if x was so."""
-        output = output if self.x.ndim == 3 else output[0]
-        return output if self.held is None else as_given(output, self.x, self.held[0])
+        """Return an output (batch, tokens, width) in this form: without a batch if x was so."""
+        return output if self.x.ndim == 3 else output[0]
 
 
 class LayerCall(NamedTuple):
@@ -95,7 +68,10 @@ class LayerCall(NamedTuple):
         source: what keys and values are made of: x, or the context, (batch, context_tokens,
             context_dim), without tokens if their keys are in the cache already.
         mask: that of the layer and that of the call.
-        keys: padding and cache of the keys.
+        valid: the real tokens of the source, (batch, tokens); None if all are.
+        cache: keys and values of earlier tokens, or None.
+        is_cross: True for a context.
+        absorbs: True if the heads attend to the latents that the cache holds.
         positions: those of x and of the source; None where nothing goes by them.
         form: the form of the output; None for x as it is.
     """
@@ -103,20 +79,31 @@ class LayerCall(NamedTuple):
     x: Tensor
     source: Tensor
     mask: Mask | None = None
-    keys: CallKeys = CallKeys()
+    valid: Tensor | None = None
+    cache: Cache | None = None
+    is_cross: bool = False
+    absorbs: bool = False
     positions: Positions | None = None
     form: Form | None = None
+
+    def in_order(self) -> bool:
+        """Return True if in every row the distance of two key columns is the distance of their tokens.
+
+        Reads cache or `valid`.
+        """
+        if self.cache is not None:
+            return self.cache.in_order
+        return self.valid is None or is_in_order(self.valid)
 
     def visible(self) -> Mask | None:
         """Return the mask of the real tokens among the keys, those of the cache included.
 
         None without a cache and `valid`, and if the cache hides nothing.
         """
-        valid, cache, *_ = self.keys
-        if cache is not None:
-            mask = cache.mask()
+        if self.cache is not None:
+            mask = self.cache.mask()
             return None if isinstance(mask, Full) else mask
-        return None if valid is None else padding(valid)
+        return None if self.valid is None else padding(self.valid)
 
 
 def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:
@@ -152,10 +139,8 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
         )
 
 
-def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
+def check_positions(positions: Tensor, x: Tensor) -> Tensor:
     """Return the positions of a call's tokens, int64, (tokens,) or (batch, tokens), or raise an error.
-
-    For parts that use several positions per token they are (axes, batch, tokens).
 
     Raises:
         ArgumentTypeError: codes `positions.type` and `positions.layout`.
@@ -167,16 +152,11 @@ def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
             "positions.type", f"positions must be whole numbers; got {positions.dtype}."
         )
     batch, tokens, _ = x.shape
-    several = [(axes, 1, tokens), (axes, batch, tokens)] if axes > 1 else []
-    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens), *several):
-        also = f", or (axes, batch, tokens) = ({axes}, {batch}, {tokens})" if several else ""
-        hint = (
-            "" if several else " Several, as M-RoPE has, are for a part such as Rotary(…, axes=)."
-        )
+    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens)):
         raise ShapeError(
             "layer.positions",
             f"positions must have shape (tokens,) = ({tokens},), or (batch, tokens) = ({batch}, "
-            f"{tokens}): one number for each token{also}; got {tuple(positions.shape)}.{hint}",
+            f"{tokens}): one number for each token; got {tuple(positions.shape)}.",
         )
     if positions.device != x.device:
         raise DeviceError(

@@ -182,7 +182,7 @@ class LatentAttention(AttentionLayer):
         """
         assert unrotated is not None
         shared, latent = key, value
-        if call.keys.absorbs:
+        if call.absorbs:
             # Latents are compared in their own width, and the scale is that of the heads.
             absorbed = torch.einsum("bhqd,hdl->bhql", unrotated, self._up(self.key_projection))
             query = torch.cat([absorbed, query], dim=-1)
@@ -199,7 +199,7 @@ class LatentAttention(AttentionLayer):
 
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
         """Return the output, (batch, tokens, output_dim), for the contexts, which are of latents if absorbed."""
-        if call.keys.absorbs:
+        if call.absorbs:
             context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
         return self._merge_heads(context, call.x)
 

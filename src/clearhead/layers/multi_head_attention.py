@@ -1,12 +1,11 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
-from clearhead._common.hints import hint_at_weights, with_hints
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentError
 from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
@@ -146,8 +145,7 @@ class MultiHeadAttention(AttentionLayer):
                 of the context, if there is one. The real tokens of a row are counted from 0.
             positions: whole numbers, (tokens,) or (batch, tokens): the positions of the tokens of x, by
                 which the parts go, for tokens whose position is not their index, such as a tree of
-                drafts; or (axes, batch, tokens), for a part that goes by several, as M-RoPE does. Masks go
-                by the index all the same. None counts the tokens.
+                drafts. Masks go by the index all the same. None counts the tokens.
             cache: keys and values of the tokens before, of this layer only; see
                 `clearhead.layers.Cache`. Or a `CacheBundle`; the layer uses its own cache in it.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
@@ -217,20 +215,6 @@ class MultiHeadAttention(AttentionLayer):
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"
         return f"{text}, head_dim={self.head_dim}{self._describe_options()}"
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Load parameters in place, and return missing and unexpected keys, as torch.nn.Module does.
-
-        RuntimeError if they do not fit; its text suggests `convert` for names of other libraries.
-        """
-        try:
-            return super().load_state_dict(state_dict, strict, assign)
-        except RuntimeError as error:
-            hint = hint_at_weights(state_dict, self._modules)
-            error.args = (f"{error}\n\t{hint}" if hint else str(error),)
-            raise
 
     def _project(self, call: LayerCall) -> Projected:
         """Return query, key and value, each (batch, heads, tokens, dim), and None; parts have transformed the value.

@@ -21,10 +21,6 @@ class Part(nn.Module):
     a KV cache; `attend_options` for the options of `clearhead.attend`; `transform_context` once
     every head has its context.
 
-    Attributes:
-        position_axes: how many positions a token has for the part. Where a call gives several, one with
-            1 gets the first of them.
-
     Example:
         >>> import torch, clearhead as ch
         >>> class Doubled(ch.layers.Part):
@@ -39,8 +35,6 @@ class Part(nn.Module):
         True
     """
 
-    position_axes: int = 1
-
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -49,8 +43,7 @@ class Part(nn.Module):
         Args:
             query: (batch, num_heads, query_len, head_dim).
             key: (batch, num_kv_heads, kv_len, head_dim).
-            query_positions: int64, (query_len,) or (batch, query_len), in tokens; with several
-                `position_axes` also (axes, batch, query_len).
+            query_positions: int64, (query_len,) or (batch, query_len), in tokens.
             key_positions: the positions of the keys, in the same form.
         """
         return query, key
@@ -263,14 +256,15 @@ class OutputGate(Part):
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         """Return a new context, each head times its gate of x.
 
-        Raises ShapeError, code `gate.shape`, for other heads or widths; batch and query_len are not compared.
+        Raises ShapeError, code `gate.shape`, for other heads, widths, samples or tokens.
         """
-        (_, heads, _, width), wanted = context.shape, self.projection.in_features
-        if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
+        batch, heads, tokens, width = context.shape
+        expected = (batch, tokens, self.projection.in_features)
+        if heads != self.num_heads or x.shape != expected or self.width not in (1, width):
             raise ShapeError(
                 "gate.shape",
-                f"this gate is for {self.num_heads} heads of width {self.width} and an x of width "
-                f"{wanted}; got {heads} of width {width}, and x of width {x.shape[-1]}.",
+                f"this gate is for {self.num_heads} heads of width {self.width} and an x of shape "
+                f"{expected}; got {heads} of width {width}, and x of shape {tuple(x.shape)}.",
             )
         gate = torch.sigmoid(self.projection(x))
         return context * gate.unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)

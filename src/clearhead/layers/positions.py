@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.attention.biases import Bias, ByPair, as_bias
+from clearhead.attention.biases import Bias, as_bias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
 from clearhead.masks.algebra import And, Not, Or
@@ -41,13 +41,11 @@ class Positions(NamedTuple):
         query: int64, (query_len,) or (batch, query_len).
         key: int64, (kv_len,) or (batch, kv_len).
         placed: those that the parts go by instead of the counted ones; None if none were given.
-        axes: the same where each token has several, (axes, batch, tokens); else None.
     """
 
     query: Tensor
     key: Tensor
     placed: "Positions | None" = None
-    axes: "Positions | None" = None
 
     def rows(self) -> int | None:
         """Return the number of rows if positions differ by row, 2 or more; None if one row is for all.
@@ -65,26 +63,6 @@ class Positions(NamedTuple):
         """
         later = self.query.shape[-1] - query_len
         return _rows(self.query, query_index + later), _rows(self.key, key_index)
-
-
-def placed_at(
-    positions: Tensor | None, key: Tensor | None
-) -> tuple[Positions | None, Positions | None]:
-    """Return the positions of a call for the parts, and the same for each axis, None for one axis.
-
-    (None, None) if the call gives none.
-
-    Args:
-        positions: (tokens,), (batch, tokens) or (axes, batch, tokens), or None.
-        key: those of the keys of a context; None if they are those of x.
-    """
-    if positions is None:
-        return None, None
-    first = positions[0] if positions.ndim == 3 else positions
-    placed = Positions(first, first if key is None else key)
-    if positions.ndim < 3:
-        return placed, None
-    return placed, Positions(positions, positions if key is None else key)
 
 
 def _rows(positions: Tensor, index: Tensor) -> Tensor:
@@ -123,7 +101,7 @@ class MaskByPosition(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class BiasByPosition(ByPair):
+class BiasByPosition(Bias):
     """A bias that gets the positions of queries and keys instead of their columns."""
 
     bias: Bias

@@ -1,13 +1,12 @@
 """Rotary position embeddings: pairs of numbers in query and key are rotated by their position."""
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int, check_sizes, check_tensor, is_number
+from clearhead._common.checks import check_sizes, check_tensor, is_number
 from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -34,13 +33,9 @@ class Rotary(Part):
             one are wrong with the other.
         rotated_dim: how many numbers are rotated, from the first on; None is all of them.
         scaling: a change of the frequencies for longer texts, or None.
-        axes: for tokens with several positions, as those of pictures and films have (M-RoPE, Wang et al.,
-            2024, section 2.1, https://arxiv.org/abs/2409.12191): by which of them each pair is rotated.
-            Sections of 2, 3 and 3 pairs, as in Qwen2-VL, are `[0, 0, 1, 1, 1, 2, 2, 2]`.
 
     Raises:
-        ArgumentError: codes `argument.size`, `rotary.dim`, `rotary.base`, `rotary.layout`,
-            `rotary.axes`.
+        ArgumentError: codes `argument.size`, `rotary.dim`, `rotary.base`, `rotary.layout`.
         ArgumentTypeError: codes `argument.type`, `rotary.scaling`.
 
     Example:
@@ -63,7 +58,6 @@ class Rotary(Part):
         layout: Layout = "half",
         rotated_dim: int | None = None,
         scaling: Scaling | None = None,
-        axes: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         rotated_dim = head_dim if rotated_dim is None else rotated_dim
@@ -84,14 +78,6 @@ class Rotary(Part):
                 "rotary.scaling",
                 f"scaling must be a clearhead.layers.Scaling or None; got {type(scaling).__name__}.",
             )
-        if axes is not None and not _are_axes(axes, rotated_dim // 2):
-            raise ArgumentError(
-                "rotary.axes",
-                f"axes must be {rotated_dim // 2} whole numbers from 0, one for each pair; got "
-                f"{shown(axes)}.",
-            )
-        self.axes = None if axes is None else tuple(axes)
-        self.position_axes = 1 if axes is None else max(axes) + 1
         self.head_dim = head_dim
         self.base = float(base)
         self.layout = layout
@@ -104,7 +90,7 @@ class Rotary(Part):
         Args:
             tensor: (batch, heads, len, head_dim), or fewer leading dimensions.
             positions: whole numbers, in tokens: (len,), or (batch, len) for a tensor of four
-                dimensions, and with axes (axes, batch, len).
+                dimensions.
 
         Returns:
             A tensor like the one given.
@@ -119,20 +105,16 @@ class Rotary(Part):
             raise ArgumentTypeError(
                 "positions.type", f"positions must be whole numbers; got {positions.dtype}."
             )
-        has_axes = positions.ndim == 3 and len(positions) == self.position_axes > 1
-        rows = positions.ndim == 2 or has_axes
-        fits = positions.ndim == 1 or (rows and tensor.ndim == 4)
-        if not (
-            fits
-            and tensor.ndim >= 2
-            and tensor.shape[-1] == self.head_dim
-            and positions.shape[-1] == tensor.shape[-2]
-            and (positions.ndim == 1 or positions.shape[-2] in (1, tensor.shape[0]))
+        rows = [(), (1,), (tensor.shape[0],)] if tensor.ndim == 4 else [()]
+        if (
+            tensor.ndim < 2
+            or tensor.shape[-1] != self.head_dim
+            or positions.shape not in [(*row, tensor.shape[-2]) for row in rows]
         ):
             raise ShapeError(
                 "rotary.shape",
                 f"tensor must have shape (…, len, head_dim={self.head_dim}) and positions (len,), or "
-                f"(batch, len) for a tensor of four dimensions{self._of_axes}; got {tuple(tensor.shape)} and "
+                f"(batch, len) for a tensor of four dimensions; got {tuple(tensor.shape)} and "
                 f"{tuple(positions.shape)}.",
             )
         cos, sin = self.turns(positions, tensor.dtype)
@@ -164,7 +146,7 @@ class Rotary(Part):
         wrong by whole thousandths of a turn.
 
         Args:
-            positions: whole numbers, (len,), (batch, len) or (axes, batch, len), in tokens.
+            positions: whole numbers, (len,) or (batch, len), in tokens.
             dtype: of the result.
             length: number of tokens of the text; None is up to the last of the positions.
         """
@@ -179,11 +161,7 @@ class Rotary(Part):
                 length = last + 1
             frequencies = self.scaling.stretched(frequencies, self.base, length)
             gain = self.scaling.gain
-        if positions.ndim == 3:
-            by_pair = torch.tensor(self.axes, device=positions.device)
-            angles = positions[by_pair].movedim(0, -1) * frequencies
-        else:
-            angles = positions[..., None] * frequencies
+        angles = positions[..., None] * frequencies
         if angles.ndim == 3:
             angles = angles[:, None]
         return (gain * angles.cos()).to(dtype), (gain * angles.sin()).to(dtype)
@@ -205,19 +183,4 @@ class Rotary(Part):
         text = f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"
         if self.rotated_dim != self.head_dim:
             text += f", rotated_dim={self.rotated_dim}"
-        text += "" if self.scaling is None else f", scaling={self.scaling}"
-        return text if self.axes is None else f"{text}, axes={list(self.axes)}"
-
-    @property
-    def _of_axes(self) -> str:
-        """The shape of positions with several axes, as text for errors; "" for one axis."""
-        axes = self.position_axes
-        return "" if axes == 1 else f", or (axes={axes}, batch, len)"
-
-
-def _are_axes(axes: object, pairs: int) -> bool:
-    """Return True if `axes` is a sequence of non-negative integers, one per pair."""
-    if not isinstance(axes, Sequence) or len(axes) != pairs:
-        return False
-    numbers = [as_int(each) for each in axes]
-    return all(each is not None and each >= 0 for each in numbers)
+        return text if self.scaling is None else f"{text}, scaling={self.scaling}"

@@ -18,7 +18,7 @@ from clearhead.layers.attention_layer import AttentionLayer
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.columns import ColumnCache, GrowingCache, StaticCache
-from clearhead.layers.inputs import CallKeys, LayerCall, check_projected
+from clearhead.layers.inputs import LayerCall, check_projected
 from clearhead.layers.parts import Part
 from clearhead.layers.positions import Positions, is_causal
 
@@ -49,7 +49,7 @@ def next_token(
     if layer.parts:
         position = own.next_positions(1)
         positions = Positions(position, position)
-    call = LayerCall(x, x, layer.mask, CallKeys(cache=own), positions)
+    call = LayerCall(x, x, layer.mask, cache=own, positions=positions)
     query, key, value, unrotated = layer._project(call)
     if positions is not None:
         query, key = layer._transform(query, key, call)

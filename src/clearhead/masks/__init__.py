@@ -4,10 +4,8 @@ A mask answers four questions about a call, whose sizes are its `Extent`. `visib
 pairs at all. `spans`: for each query, the few runs of keys that it sees, in O(tokens), where there is such a
 description. `check`: whether it fits a problem. `&`, `|`, `~` work on all three.
 
-`blocks()` counts the visible pairs of every block exactly, from the spans: a run enters the blocks it covers
-whole as +1 where they begin and −1 where they end, and each row of blocks is summed once. Sets of keys that
-are the same for every query, such as the holes of `padding(valid)`, have no short runs; they are taken as
-known, and the counts of their inside and outside are added.
+`blocks()` counts the visible pairs of every block exactly, from the spans, in O(tokens + blocks). A mask without
+spans, such as a tensor or holes in `padding(valid)`, is read in chunks of queries.
 
 A mask of two texts that are packed apart (`masks/each_document.py`) asks another mask for each document
 alone: its runs are those of the document, moved to where its keys begin. What counts through the row means

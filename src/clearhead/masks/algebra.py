@@ -1,7 +1,7 @@
 """Masks made of masks: `&`, `|` and `~`."""
 
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -82,18 +82,9 @@ class _Pair(Mask, ABC):
         self.left.check(extent)
         self.right.check(extent)
 
-    def columns(self) -> Iterator[Mask]:
-        """Yield the parts of both masks that hide the same keys from every query, in no short runs; often none."""
-        yield from self.left.columns()
-        yield from self.right.columns()
-
     def sizes(self) -> tuple[int, int] | None:
         """Return (query_len, kv_len) as the left mask fixes it, else as the right one does; None if neither does."""
         return self.left.sizes() or self.right.sizes()
-
-    def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
-        """Return the combination with the parts in `known` replaced; the combination itself is not looked up."""
-        return type(self)(self.left.substitute(known), self.right.substitute(known))
 
     def _both_spans(self, extent: Extent) -> tuple[Spans, Spans] | None:
         """Return the spans of both masks, or None if one of them has none."""
@@ -181,17 +172,6 @@ class Not(Mask, kind="not"):
     def check(self, extent: Extent) -> None:
         """Raise the MaskError or DeviceError of the negated mask if it does not fit a call."""
         self.mask.check(extent)
-
-    def columns(self) -> Iterator[Mask]:
-        """Yield the parts of the negated mask that hide the same keys from every query, in no short runs."""
-        return self.mask.columns()
-
-    def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
-        """Return the mask with the parts of the negated mask in `known` replaced.
-
-        The negation itself is not looked up.
-        """
-        return Not(self.mask.substitute(known))
 
     def sizes(self) -> tuple[int, int] | None:
         """Return the (query_len, kv_len) that the negated mask fixes, or None if it fits any."""

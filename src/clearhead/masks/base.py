@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,14 +117,6 @@ class Mask(Filed, ABC):
         """Return the run of keys that every query sees, if all see exactly these; None if not or unknown, as here."""
         return None
 
-    def columns(self) -> Iterator["Mask"]:
-        """Yield the parts of the expression that hide the same keys from every query, in no short runs; here none."""
-        return iter(())
-
-    def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
-        """Return what `known` has for this mask, by identity, or the mask itself; combinations replace their parts."""
-        return known.get(self, self)
-
     def sizes(self) -> tuple[int, int] | None:
         """Return the query_len and kv_len that the mask fixes, or None if it fits any, as here."""
         return None
@@ -203,8 +195,8 @@ class Mask(Filed, ABC):
         """Return the map of the blocks of the tokens × tokens matrix: each is empty, partial or full.
 
         Counted from the spans, in O(tokens + blocks) time and memory as long as a query sees few separate runs of
-        keys. A mask that holds a tensor of tokens × tokens, documents whose ids keep coming back, or many sets of
-        keys with holes is read in chunks of queries instead; tokens × tokens is never materialised.
+        keys. A mask that holds a tensor of tokens × tokens, documents whose ids keep coming back, or padding with
+        holes is read in chunks of queries instead; tokens × tokens is never materialised.
 
         Args:
             query_len: number of queries, in tokens.
@@ -247,12 +239,11 @@ class Mask(Filed, ABC):
         head: int = 0,
         tokens: Sequence[str] | None = None,
         source_tokens: Sequence[str] | None = None,
-        cells: int | None = None,
         ax: Any = None,
     ) -> Any:
         """Draw the mask with matplotlib: a row per query, visible pairs dark, hidden ones white.
 
-        A long mask is drawn by `blocks`, by the share of their pairs that is visible.
+        A mask of more than 256 tokens is drawn by `blocks`, by the share of their pairs that is visible.
 
         Args:
             query_len: number of queries, in tokens.
@@ -261,7 +252,6 @@ class Mask(Filed, ABC):
             head: index of the head, for a mask that differs between them.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.
-            cells: the largest number of cells on a side of the figure; None is 256.
             ax: axes to draw in; None is a new figure of pyplot's.
 
         Returns:
@@ -269,7 +259,7 @@ class Mask(Filed, ABC):
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
-            ArgumentError: codes `length.negative`, `plot.cells` and `plot.empty`.
+            ArgumentError: codes `length.negative` and `plot.empty`.
             ArgumentTypeError: codes `length.type`, `plot.axes` and `plot.tokens`.
             ShapeError: code `plot.tokens`.
             SelectionError: code `plot.part`, for no such head or sample.
@@ -279,13 +269,13 @@ class Mask(Filed, ABC):
             >>> import clearhead as ch
             >>> axes = ch.causal().plot(3, 3)
             >>> axes.images[0].get_array().tolist()
-            [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+            [[1.0, None, None], [1.0, 1.0, None], [1.0, 1.0, 1.0]]
             >>> print(ch.causal().plot(100_000, 100_000).get_xlabel())
             key
             one cell = 391 × 391 tokens
         """
         words, place = (tokens, source_tokens), (sample, head)
-        return drawing("figures").of_mask(self, query_len, kv_len, words, place, cells, ax)
+        return drawing("figures").of_mask(self, query_len, kv_len, words, place, ax)
 
     def figure(
         self,

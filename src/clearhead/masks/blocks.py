@@ -1,8 +1,6 @@
 """The tokens × tokens matrix of a mask in blocks, counted without materialising it.
 
-The visible pairs of a block are counted exactly, from the spans. A run of keys covers some blocks of
-its row whole and at most two in part; the whole ones are entered as +1 where they begin and −1 where
-they end, and summed once per row of blocks.
+The visible pairs of a block are counted exactly: from the spans, and where a mask has none, pair by pair.
 """
 
 from dataclasses import dataclass
@@ -13,14 +11,11 @@ from torch import Tensor
 
 from clearhead._common.elements import Drawn
 from clearhead.masks.base import Mask
-from clearhead.masks.full import full
-from clearhead.masks.spans import Extent, Spans
+from clearhead.masks.tiles import portions
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 SYMBOLS = {EMPTY: "·", PARTIAL: "◪", FULL: "■"}
 DRAWN_BLOCKS = 64
-KEY_SETS_WORTH_COUNTING = 64
-BITS = 62
 PORTION = 1 << 22
 
 
@@ -86,8 +81,10 @@ def block_map(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -
     `block` is the queries and keys of a block, each 1 or more.
     """
     counts = block_counts(mask, query_len, kv_len, block)
-    rows = _sizes(query_len, block[0], counts.device)
-    columns = _sizes(kv_len, block[1], counts.device)
+    rows, columns = (
+        _edges(length, size, counts.device).diff()
+        for length, size in zip((query_len, kv_len), block, strict=True)
+    )
     pairs = rows[:, None] * columns
     kinds = torch.where(counts == pairs, FULL, PARTIAL)
     kinds = kinds.masked_fill(counts == 0, EMPTY).to(torch.uint8)
@@ -107,7 +104,7 @@ def block_counts(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
     The shape is (batch or 1, num_heads or 1, query_blocks, kv_blocks).
     """
     counts = _count_from_spans(mask, query_len, kv_len, block)
-    return _count_row_by_row(mask, query_len, kv_len, block) if counts is None else counts
+    return _count_pair_by_pair(mask, query_len, kv_len, block) if counts is None else counts
 
 
 def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
@@ -123,120 +120,45 @@ def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
     return block_counts(mask, tokens, kv_len, (1, kv_len)).sum(dim=(0, 1, 3)).double().cpu()
 
 
-def _sizes(length: int, block: int, device: torch.device) -> Tensor:
-    """Return the number of tokens in each block of `block` tokens, int64, (blocks,); only the last can have fewer."""
-    starts = torch.arange(0, length, block, device=device)
-    return (length - starts).clamp(max=block)
-
-
 def _count_from_spans(
     mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor | None:
-    """Return the visible pairs per block, int64, (batch or 1, 1, query_blocks, kv_blocks).
-
-    None if the mask has no spans even where its `columns` are known, if these are more than BITS, or if they make more
-    than KEY_SETS_WORTH_COUNTING different sets of keys.
-    """
+    """Return the visible pairs per block, int64, (batch or 1, 1, query_blocks, kv_blocks); None without spans."""
     extent = mask.extent(query_len, kv_len)
-    device = extent.device
-    columns = list(dict.fromkeys(mask.columns()))
-    if len(columns) > BITS:
+    spans = mask.spans(extent)
+    if spans is None:
         return None
-    # One bit for each part: keys of one number are in the same parts.
-    parts_of_key = torch.zeros(1, kv_len, dtype=torch.int64, device=device)
-    for bit, part in enumerate(columns):
-        parts_of_key = parts_of_key + (_key_set(part, extent).long() << bit)
-    classes = parts_of_key.unique().tolist() if columns else [0]
-    if len(classes) > KEY_SETS_WORTH_COUNTING:
-        return None
-    # Keys of one set are counted together: their parts show every key, and the other parts none.
-    every, none = full(), ~full()
-    total: Tensor | None = None
-    for parts in classes:
-        known = {part: every if parts >> bit & 1 else none for bit, part in enumerate(columns)}
-        spans = mask.substitute(known).spans(extent)
-        if spans is None:
-            return None
-        counts = _count(spans, parts_of_key == parts, query_len, kv_len, block)
-        total = counts if total is None else total + counts
-    return total
+    edges, device = _edges(kv_len, block[1], extent.device), extent.device
+    # A run has (e − start)⁺ − (e − stop)⁺ keys before the edge e, where x⁺ is x or 0: a sum of edges and a number of
+    # edges, each over all runs that begin or end before e.
+    size = len(spans.start), -(-query_len // block[0]), len(edges)
+    number, total = torch.zeros(2, *size, dtype=torch.int64, device=device)
+    row = torch.arange(query_len, device=device) // block[0] * len(edges)
+    for edge, sign in ((spans.start, 1), (spans.stop, -1)):
+        place = (row[:, None] + edge // block[1]).flatten(1)
+        number.flatten(1).scatter_add_(1, place, torch.full_like(place, sign))
+        total.flatten(1).scatter_add_(1, place, edge.flatten(1) * sign)
+    number, total = (F.pad(each.cumsum(-1), (1, -1)) for each in (number, total))
+    return (edges * number - total).diff(dim=-1)[:, None]
 
 
-def _key_set(part: Mask, extent: Extent) -> Tensor:
-    """Return which keys `part` shows, a mask that is the same for all queries: bool, (batch or 1, kv_len)."""
-    zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=extent.device)
-    keys = torch.arange(extent.kv_len, device=extent.device).view(1, 1, 1, -1)
-    return part.visible(zero, keys, extent)[:, 0, 0]
-
-
-def _count(
-    spans: Spans, keys: Tensor, query_len: int, kv_len: int, block: tuple[int, int]
-) -> Tensor:
-    """Return the pairs per block of a query and a key in one of its runs, int64, (rows, 1, query_blocks, kv_blocks).
-
-    Args:
-        spans: the runs of each query.
-        keys: bool, (rows, kv_len): only keys that are True count.
-        query_len: number of queries.
-        kv_len: number of keys.
-        block: the queries and keys of a block.
-    """
-    query_block, kv_block = block
-    query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
-    rows = keys.shape[0] if spans.start.shape[0] == 1 else spans.start.shape[0]
-    device = keys.device
-    counts = torch.zeros(rows, query_blocks * kv_blocks, dtype=torch.int64, device=device)
-    if counts.numel() == 0:
-        return counts.view(rows, 1, query_blocks, kv_blocks)
-    start = spans.start.expand(rows, -1, -1).flatten(1)
-    stop = spans.stop.expand(rows, -1, -1).flatten(1)
-    before = torch.zeros(rows, kv_len + 1, dtype=torch.int64, device=device)
-    before[:, 1:] = keys.expand(rows, -1).cumsum(-1)
-    edges = torch.arange(kv_blocks + 1, device=device).mul(kv_block).clamp(max=kv_len)
-
-    query = torch.arange(query_len, device=device).repeat_interleave(spans.pieces)
-    row_of_blocks = (query // query_block * kv_blocks).expand(rows, -1)
-    nonempty = stop > start
-    first = (start // kv_block).clamp(max=kv_blocks - 1)
-    last = ((stop - 1) // kv_block).clamp(min=0)
-
-    def keys_between(low: Tensor, high: Tensor) -> Tensor:
-        """Return the number of marked keys in [low, high) of each run, (rows, runs of all queries); 0 if empty."""
-        return (before.gather(1, high) - before.gather(1, low)).mul(nonempty)
-
-    one_block = first == last
-    head_stop = torch.where(one_block, stop, edges[first + 1])
-    counts.scatter_add_(1, row_of_blocks + first, keys_between(start, head_stop))
-    tail = keys_between(edges[last], stop).mul(~one_block)
-    counts.scatter_add_(1, row_of_blocks + last, tail)
-
-    # Blocks strictly between the first and the last are covered whole.
-    between = (nonempty & ~one_block).long()
-    steps = torch.zeros(rows, query_blocks * kv_blocks + 1, dtype=torch.int64, device=device)
-    steps.scatter_add_(1, row_of_blocks + first + 1, between)
-    steps.scatter_add_(1, row_of_blocks + last, -between)
-    covering = steps[:, :-1].view(rows, query_blocks, kv_blocks).cumsum(-1)
-    keys_of_block = before[:, edges[1:]] - before[:, edges[:-1]]
-    counts = counts.view(rows, query_blocks, kv_blocks) + covering * keys_of_block[:, None]
-    return counts[:, None]
-
-
-def _count_row_by_row(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
+def _count_pair_by_pair(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
     """Return the visible pairs per block, int64, (batch or 1, heads or 1, query_blocks, kv_blocks).
 
     The mask is evaluated pair by pair, in chunks of queries.
     """
-    query_block, kv_block = block
-    query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
     extent = mask.extent(query_len, kv_len)
-    size = (*mask.leading, query_blocks, kv_blocks)
+    edges, row = _edges(kv_len, block[1], extent.device), torch.arange(query_len) // block[0]
+    size = *mask.leading, -(-query_len // block[0]), len(edges) - 1
     counts = torch.zeros(size, dtype=torch.int64, device=extent.device)
     portion = max(1, PORTION // max(1, mask.leading[0] * mask.leading[1] * kv_len))
-    for row in range(query_blocks):
-        stop = min((row + 1) * query_block, query_len)
-        for first in range(row * query_block, stop, portion):
-            queries = slice(first, min(first + portion, stop))
-            seen = mask.block(queries, slice(0, kv_len), extent)
-            padded = F.pad(seen.sum(-2), (0, kv_blocks * kv_block - kv_len))
-            counts[:, :, row] += padded.unflatten(-1, (kv_blocks, kv_block)).sum(-1)
+    for queries in portions(query_len, portion):
+        seen = mask.block(queries, slice(0, kv_len), extent).expand(*mask.leading, -1, -1)
+        found = F.pad(seen.cumsum(-1), (1, 0))[..., edges].diff(dim=-1)
+        counts.index_add_(2, row[queries].to(extent.device), found)
     return counts
+
+
+def _edges(length: int, block: int, device: torch.device) -> Tensor:
+    """Return the first token of each block of `block` tokens, and `length` at the end, int64, (blocks + 1,)."""
+    return torch.arange(-(-length // block) + 1, device=device).mul(block).clamp(max=length)

@@ -1,6 +1,6 @@
 """Padding: hide the tokens that only make sequences of a batch equally long."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -158,11 +158,6 @@ class Valid(Mask, kind="valid"):
     def common_run(self, extent: Extent) -> slice | None:
         """Return `run`: the valid keys if they are one run, the same in all rows; otherwise None."""
         return self.run
-
-    def columns(self) -> Iterator[Mask]:
-        """Yield this mask if the valid keys of some row are not one run; otherwise nothing."""
-        if self.runs is None:
-            yield self
 
     def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
         """Return the rectangle of a range of queries and of keys as a view: bool, (batch or 1, 1, queries, keys)."""

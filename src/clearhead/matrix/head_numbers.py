@@ -6,7 +6,7 @@ terminal, in a table, on a page and in a figure.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,13 @@ from clearhead._common.checks import is_number
 from clearhead._common.elements import Drawn
 from clearhead._common.lazy import drawing
 from clearhead._text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
+    from clearhead.matrix.head_results import Contexts
     from clearhead.matrix.summary import Summary
+    from clearhead.matrix.totals import Totals
+    from clearhead.matrix.weight_statistics import WeightStatistics
 
 MATCHING = ("induction", "duplicate", "previous")
 """Roles that find an earlier token by what or where it is; `first`, the attention sink, is the other."""
@@ -127,67 +130,7 @@ class Roles(Drawn):
         return drawing("notebook.inline.markup").roles_html(self)
 
 
-class HasHeads(Protocol):
-    """The heads of a matrix, a summary or totals, with their numbers in the layer."""
-
-    @property
-    def num_heads(self) -> int:
-        """The number of query heads."""
-        ...
-
-    @property
-    def heads(self) -> Tensor | tuple[int, ...] | None:
-        """The number of each head in its layer; None if all heads of the layer are here."""
-        ...
-
-
-class Attended(Protocol):
-    """The interface of an attention matrix or its summary, as everything that draws uses it."""
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions, 2 to 4."""
-        ...
-
-    @property
-    def batch(self) -> int:
-        """The number of samples."""
-        ...
-
-    @property
-    def num_heads(self) -> int:
-        """The number of query heads."""
-        ...
-
-    @property
-    def num_kv_heads(self) -> int:
-        """The number of key heads."""
-        ...
-
-    @property
-    def query_len(self) -> int:
-        """The number of queries."""
-        ...
-
-    @property
-    def kv_len(self) -> int:
-        """The number of keys."""
-        ...
-
-    @property
-    def real(self) -> Tensor | None:
-        """The queries that are not padding, bool, (batch, query_len); None if nothing tells them apart."""
-        ...
-
-    def _statistic(self, name: str) -> Tensor:
-        """Return a statistic by its name in `Summary`, (batch, num_heads, query_len).
-
-        For "received" it is (batch, num_kv_heads, kv_len).
-        """
-        ...
-
-
-def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
+def numbers_of_heads(kept: "WeightStatistics | Contexts | Summary | Totals") -> tuple[int, ...]:
     """Return the number in its layer of each head of a matrix, a summary or totals; 0, 1, … if all heads are there.
 
     Example:
@@ -309,31 +252,9 @@ def totalled_roles(call: "Summary") -> Roles:
     return Roles(**scores, counts=RoleCounts(**numbers))
 
 
-def check_mergeable(one: HasHeads, other: HasHeads) -> None:
-    """Raise an error unless two totals are of one class, and of the same heads of a layer.
-
-    Raises:
-        ArgumentTypeError: code `merge.type`.
-        ShapeError: code `merge.shape`.
-        ArgumentError: code `merge.heads`.
-    """
-    if not isinstance(other, type(one)):
-        kinds = type(one).__name__, type(other).__name__
-        raise ArgumentTypeError("merge.type", f"merge takes {kinds[0]}; got {kinds[1]}.")
-    if other.num_heads != one.num_heads:
-        raise ShapeError(
-            "merge.shape",
-            f"both totals must have the same heads; got {one.num_heads} and {other.num_heads}.",
-        )
-    mine, theirs = numbers_of_heads(one), numbers_of_heads(other)
-    if mine != theirs:
-        raise ArgumentError(
-            "merge.heads",
-            f"both must be of the same heads of the layer; got {shown(mine)} and {shown(theirs)}.",
-        )
-
-
-def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
+def mean_over_queries(
+    name: str, calls: "Sequence[WeightStatistics | Summary]", sample: int | None = None
+) -> Tensor:
     """Return the mean of a statistic over the real queries of all calls, (num_heads,), float64, on the CPU; 0 for none.
 
     Args:
@@ -359,7 +280,7 @@ def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None =
     return total / max(1, queries)
 
 
-def _real_per_sample(call: Attended) -> Tensor:
+def _real_per_sample(call: "WeightStatistics | Summary") -> Tensor:
     """Return the number of real queries of each sample, (batch,), float64, on the CPU; of all if `real` is None."""
     if call.real is None:
         return torch.full((call.batch,), call.query_len, dtype=torch.float64)

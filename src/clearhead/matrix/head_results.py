@@ -1,7 +1,6 @@
 """The contexts of the heads of a call, their results in the layer's output, and one matrix per head as two factors."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from clearhead._common.elements import Drawn
 from clearhead._common.memory import within_memory
 from clearhead._text import shown
 from clearhead.errors import ArgumentError, ShapeError
-from clearhead.matrix.indexing import Index, as_indices, complete, read_index
+from clearhead.matrix.indexing import Index, as_indices, index_of
 from clearhead.matrix.no_tensor import NoTensor
 
 
@@ -58,18 +57,16 @@ class HeadResults(NoTensor, Drawn):
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
         """Return the results of some heads and queries, by the rules and with the errors of `AttentionMatrix`."""
-        axes = complete(index if isinstance(index, tuple) else (index,), self.shape)
-        read = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
-        picked: list[Any] = [
+        axes, drop = index_of(index, self.shape)
+        batch, heads, queries, width = (
             as_indices(each, size, self.context.device)
-            for (each, _), size in zip(read, self.shape, strict=True)
-        ]
-        batch, heads, queries, width = picked
+            for (each, _), size in zip(axes, self.shape, strict=True)
+        )
         context = self.context[batch][:, heads][:, :, queries]
         with within_memory("Index the queries or heads that you need."):
             found = context @ self.weight[heads][:, width].mT
-        for axis in (3, 2, 1, 0):
-            found = found.squeeze(axis) if read[axis][1] else found
+        for axis in drop:
+            found = found.squeeze(axis)
         return found
 
     def dense(self) -> Tensor:

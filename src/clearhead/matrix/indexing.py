@@ -13,14 +13,18 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, S
 Index = int | slice | EllipsisType | Sequence[int] | Tensor
 
 
-def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, int]]:
-    """Return one (index, size) pair per axis, with `...` and missing indices expanded to full slices.
+def index_of(
+    index: Index | tuple[Index, ...], shape: torch.Size
+) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
+    """Return (index, is_int) for each of four axes, and the axes to squeeze, the last axis first.
 
-    The indices themselves are not checked.
+    An int drops its axis, and so does a leading axis that the matrix, of this shape, never had; `...` and missing
+    indices take a whole axis.
 
     Raises:
-        SelectionError: code `matrix.index`, for too many indices or more than one `...`.
+        SelectionError: code `matrix.index`, for too many indices or more than one `...`, and as `read_index`.
     """
+    given = index if isinstance(index, tuple) else (index,)
     dots = [i for i, each in enumerate(given) if each is Ellipsis]
     count = len(given) - len(dots)
     if len(dots) > 1 or count > len(shape):
@@ -29,23 +33,12 @@ def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, i
             f"a matrix of {len(shape)} dimensions takes up to {len(shape)} indices and one `...`; "
             f"got {len(given)}.",
         )
-    missing = [slice(None)] * (len(shape) - count)
     at = dots[0] if dots else len(given)
-    full = [*given[:at], *missing, *given[at + 1 :]]
-    return list(zip(full, shape, strict=True))
-
-
-def index_of(
-    index: Index | tuple[Index, ...], shape: torch.Size
-) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
-    """Return (index, is_int) for each of four axes, and the axes to squeeze, the last axis first.
-
-    An int drops its axis, and so does a leading axis that the matrix, of this shape, never had. Raises SelectionError
-    as `complete` and `read_index` do.
-    """
-    given = index if isinstance(index, tuple) else (index,)
-    axes = complete(given, shape)
-    picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
+    full = [*given[:at], *[slice(None)] * (len(shape) - count), *given[at + 1 :]]
+    picked = [
+        read_index(each, size, axis)
+        for axis, (each, size) in enumerate(zip(full, shape, strict=True))
+    ]
     leading: list[tuple[Tensor | slice, bool]] = [(slice(None), False)] * (4 - len(picked))
     drop = {len(leading) + axis for axis, (_, single) in enumerate(picked) if single}
     return leading + picked, sorted(drop | set(range(len(leading))), reverse=True)
@@ -61,19 +54,8 @@ def read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool
     """
     if isinstance(index, slice):
         return index, False
-    tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
-    kind = "a meta tensor" if tensor.is_meta else tensor.dtype
-    if not _are_ints(tensor) or tensor.ndim > 1:
-        raise SelectionError(
-            "matrix.index",
-            f"axis {axis} takes an int, a slice or one dimension of ints; got {kind} of "
-            f"shape {tuple(tensor.shape)}.",
-        )
-    single = tensor.ndim == 0
-    tensor = tensor.reshape(-1).to(torch.int64)
-    if tensor.numel():
-        _check_range(int(tensor.min()), int(tensor.max()), size, axis)
-    return tensor.remainder(size) if size else tensor, single
+    tensor = _read_ints(index, size, axis, 1, "an int, a slice or one dimension of ints")
+    return tensor.reshape(-1), tensor.ndim == 0
 
 
 def read_pairs(
@@ -89,20 +71,10 @@ def read_pairs(
         SelectionError: codes `matrix.index`, `matrix.range` and `matrix.pairs`.
     """
     batch, query_len, kv_len = sizes
-    read = []
-    for index, size, axis in ((query_index, query_len, -2), (key_index, kv_len, -1)):
-        tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
-        kind = "a meta tensor" if tensor.is_meta else tensor.dtype
-        if not _are_ints(tensor) or tensor.ndim > 2:
-            raise SelectionError(
-                "matrix.index",
-                f"axis {axis} takes ints of shape (pairs,) or (batch, pairs); got {kind} of "
-                f"shape {tuple(tensor.shape)}.",
-            )
-        tensor = tensor.to(torch.int64)
-        if tensor.numel():
-            _check_range(int(tensor.min()), int(tensor.max()), size, axis)
-        read.append(torch.where(tensor < 0, tensor + size, tensor))
+    read = [
+        _read_ints(index, size, axis, 2, "ints of shape (pairs,) or (batch, pairs)")
+        for index, size, axis in ((query_index, query_len, -2), (key_index, kv_len, -1))
+    ]
     single = read[0].ndim == read[1].ndim == 0
     shapes = tuple(read[0].shape), tuple(read[1].shape)
     try:
@@ -123,11 +95,25 @@ def read_pairs(
     return queries, keys, single
 
 
-def _are_ints(tensor: Tensor) -> bool:
-    """Return True for a tensor of an integer dtype, bool excluded, whose data is available, so not a meta tensor."""
+def _read_ints(index: object, size: int, axis: int, most: int, expected: str) -> Tensor:
+    """Return an index as an int64 tensor of at most `most` dimensions, from 0 on.
+
+    Raises SelectionError, code `matrix.index`, for anything but integers, `expected` in words, whose data is
+    available, and code `matrix.range`, for one out of range.
+    """
+    tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
     dtype = tensor.dtype
     real = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
-    return real and not tensor.is_meta
+    if not real or tensor.is_meta or tensor.ndim > most:
+        raise SelectionError(
+            "matrix.index",
+            f"axis {axis} takes {expected}; got {'a meta tensor' if tensor.is_meta else dtype} of "
+            f"shape {tuple(tensor.shape)}.",
+        )
+    tensor = tensor.to(torch.int64)
+    if tensor.numel():
+        _check_range(int(tensor.min()), int(tensor.max()), size, axis)
+    return tensor.remainder(size) if size else tensor
 
 
 def _ints(index: object, size: int, axis: int) -> Tensor:

@@ -273,22 +273,20 @@ class AttentionMatrix(WeightStatistics):
             sample: which row of the batch.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.
-            log: a logarithmic scale.
-            cells: how many cells a side a figure has at most, 256 for one head and 64 for each of
-                several by default. More tokens are pooled, as by `pool`, and the axis says how many
-                a cell is; the weight of a cell is then the mean over its queries of their sum over
-                its keys.
-            ax: axes to draw in, an array of them for the maps of several heads; None is a new
-                figure of pyplot's.
+            ax: axes to draw in; None is a new figure of pyplot's, as the maps of several heads always are.
+
+        A map has at most 256 cells a side for one head, and 64 for each of several. More tokens are pooled,
+        as by `pool`, and the axis says how many a cell is; the weight of a cell is then the mean over its
+        queries of their sum over its keys.
 
         Returns:
             The axes; for the maps of several heads an array of axes, one for each.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
-            ArgumentError: codes `plot.kind`, `plot.option`, `plot.cells` and `plot.empty`.
-            ArgumentTypeError: codes `plot.axes`, `plot.tokens` and `log.type`.
-            ShapeError: codes `plot.axes` and `plot.tokens`.
+            ArgumentError: codes `plot.kind`, `plot.option` and `plot.empty`.
+            ArgumentTypeError: codes `plot.axes` and `plot.tokens`.
+            ShapeError: code `plot.tokens`.
             SelectionError: code `plot.part`, for no such head or sample.
             UnsupportedError: code `across.whole`, for a matrix with `across`.
 
@@ -301,8 +299,9 @@ class AttentionMatrix(WeightStatistics):
             head 3
             attended to (key)
             one cell = 20 × 20 tokens
-            >>> weights.plot("received", head=0).get_ylabel()
-            'the 24 keys of 5000 that receive most'
+            >>> print(weights.plot("received", head=0).get_xlabel())
+            attended to (key)
+            one point = the mean of 20 tokens
         """
         self.check_whole("plot")
         return drawing("figures").of_attention(self, kind, **options)

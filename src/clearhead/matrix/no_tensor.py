@@ -1,12 +1,14 @@
 """Errors for the tensor methods that an implicit matrix does not support."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Never, cast
+from typing import TYPE_CHECKING, Never
 
 from torch import Tensor
 
 from clearhead._common.foreign_names import Answering, no_attribute
 from clearhead.errors import ArgumentTypeError
+
+ADVICE = "index what is needed, such as A[..., 0, :]{0}, or take all of it with A.dense(){0}."
+"""What to write instead, with the call of a method, such as ".sum(…)", in the place of {0}."""
 
 
 class NoTensor(Answering):
@@ -15,21 +17,14 @@ class NoTensor(Answering):
     Use as a tensor or array, which would compute all of it, raises an error.
     """
 
-    def _advice(self, name: str = "") -> str:
-        """Return advice on how to index or materialise a part, with the call `name`, such as ".sum(…)", appended."""
-        axes = len(cast(Any, self).shape)
-        part = f"A[{', '.join([':'] * (axes - 2) + ['0', ':'])}]"
-        return (
-            f"index what is needed, such as {part}{name}, or take all of it with A.dense(){name}."
-        )
-
-    def _refuse(self, what: str) -> ArgumentTypeError:
+    @classmethod
+    def _refuse(cls, what: str) -> ArgumentTypeError:
         """Return, without raising it, the error for an object that is used as a `what`, with what to write instead."""
-        kind = type(self).__name__
-        article = "an" if kind[0] in "AEIOU" else "a"
+        article = "an" if cls.__name__[0] in "AEIOU" else "a"
         return ArgumentTypeError(
             "matrix.array",
-            f"{article} {kind} is no {what}, since it is never in memory as a whole: {self._advice()}",
+            f"{article} {cls.__name__} is no {what}, since it is never in memory as a whole: "
+            + ADVICE.format(""),
         )
 
     def __array__(self, *_: object, **__: object) -> Never:
@@ -43,19 +38,9 @@ class NoTensor(Answering):
     __dlpack_device__ = __dlpack__
 
     @classmethod
-    def __torch_function__(
-        cls,
-        function: Any,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Never:
+    def __torch_function__(cls, *_: object, **__: object) -> Never:
         """Raise ArgumentTypeError: it is not an argument of PyTorch's functions."""
-        every = [each for one in args for each in (one if isinstance(one, list | tuple) else [one])]
-        mine = next((each for each in every if isinstance(each, NoTensor)), None)
-        if mine is None:
-            raise ArgumentTypeError("matrix.array", f"a {cls.__name__} is no tensor.")
-        raise mine._refuse("tensor")
+        raise cls._refuse("tensor")
 
     def __len__(self) -> int:
         """Raise ArgumentTypeError: code that asks for a length would go on to compute all rows."""
@@ -71,5 +56,5 @@ class NoTensor(Answering):
             """Raise NoAttributeError; for a name that tensors have, it says what to write instead."""
             is_of_tensors = not name.startswith("_") and hasattr(Tensor, name)
             called = f".{name}" + "(…)" * callable(getattr(Tensor, name, None))
-            way = f"it is no tensor: {self._advice(called)}" if is_of_tensors else ""
+            way = f"it is no tensor: {ADVICE.format(called)}" if is_of_tensors else ""
             raise no_attribute(self, name, way)

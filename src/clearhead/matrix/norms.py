@@ -17,8 +17,7 @@ from clearhead.matrix.indexing import (
     Index,
     as_indices,
     check_bins,
-    complete,
-    read_index,
+    index_of,
     read_k,
     read_pairs,
 )
@@ -67,15 +66,13 @@ class Norms(NoTensor, Drawn):
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
         """Return the norms of some queries and keys, by the rules and with the errors of `AttentionMatrix`."""
         weights = self.matrix[index]
-        axes = complete(index if isinstance(index, tuple) else (index,), self.shape)
-        # The norms have no axis of queries: one of size 1, which an int drops.
-        norms = self.of_values.unsqueeze(-2)
-        for axis, (each, size) in reversed(list(enumerate(axes))):
-            picked, single = read_index(each, size, axis)
-            if axis != len(self.shape) - 2:
-                norms = norms.index_select(axis, as_indices(picked, size, norms.device))
-            if single:
-                norms = norms.select(axis, 0)
+        axes, drop = index_of(index, self.shape)
+        norms = self._four()
+        for axis in (0, 1, 3):
+            picked = as_indices(axes[axis][0], norms.shape[axis], norms.device)
+            norms = norms.index_select(axis, picked)
+        for axis in drop:
+            norms = norms.squeeze(axis)
         return _times(weights, norms)
 
     def dense(self) -> Tensor:

@@ -5,14 +5,13 @@ pair, as with the weights.
 """
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.checks import as_place
+from clearhead._common.checks import as_place, check_number
 from clearhead._common.hints import with_hints
 from clearhead._text import shown
 from clearhead.errors import (
@@ -58,7 +57,7 @@ def rollout(
 
     Raises:
         ArgumentTypeError: code `rollout.type`, unless it is a sequence of matrices.
-        ArgumentError: codes `rollout.empty`, `rollout.head` and `rollout.residual`.
+        ArgumentError: codes `rollout.empty`, `rollout.head` and `residual.value`.
         ShapeError: code `rollout.shape`, for matrices that are not of the same tokens.
         DtypeError: code `rollout.dtype`, for weights of different precisions.
         SelectionError: codes `matrix.index` and `matrix.range`, for an output that is not there.
@@ -72,11 +71,7 @@ def rollout(
     """
     layers = _checked(matrices)
     _check_head(head, layers)
-    if isinstance(residual, bool) or not isinstance(residual, Real) or not 0 <= residual <= 1:
-        raise ArgumentError(
-            "rollout.residual", f"residual must be a number from 0 to 1; got {shown(residual)}."
-        )
-    share = float(residual)
+    share = check_number("residual", residual, "a number from 0 to 1", lambda part: 0 <= part <= 1)
     last = layers[-1]
     tokens = last.shape[-1]
     if isinstance(output, slice):

@@ -26,8 +26,6 @@ class PlotOptions(TypedDict, total=False):
     sample: int
     tokens: Sequence[str] | None
     source_tokens: Sequence[str] | None
-    log: bool
-    cells: int | None
     ax: Any
 
 
@@ -221,7 +219,7 @@ class Summary:
 
         Args:
             kind: as there; "map" is what `pooled` holds.
-            head, sample, tokens, source_tokens, log, cells, ax: as there; the map has the cells of `pooled`.
+            head, sample, tokens, source_tokens, ax: as there; the map has the cells of `pooled`.
 
         Returns:
             The axes; for the maps of several heads an array of axes, one for each.

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from clearhead._common.elements import Drawn
-from clearhead.errors import ArgumentError
+from clearhead._text import shown
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import (
     HeadAverages,
     Roles,
-    check_mergeable,
     head_averages,
     mean_over_queries,
+    numbers_of_heads,
     pooled_roles,
     totalled_roles,
 )
@@ -78,7 +79,6 @@ class Totals(Drawn):
 
         Raises:
             ArgumentTypeError: code `merge.type`, unless it is a `Totals`.
-            ShapeError: code `merge.shape`, for another number of heads.
             ArgumentError: codes `merge.fields`, where one is of cross-attention, or has contexts alone, and
                 `merge.heads`, where they are of other heads of a layer.
 
@@ -90,7 +90,16 @@ class Totals(Drawn):
             >>> seen[0].merge(seen[0]).queries
             6
         """
-        check_mergeable(self, other)
+        if not isinstance(other, Totals):
+            raise ArgumentTypeError(
+                "merge.type", f"merge takes Totals; got {type(other).__name__}."
+            )
+        mine, theirs = numbers_of_heads(self), numbers_of_heads(other)
+        if mine != theirs:
+            raise ArgumentError(
+                "merge.heads",
+                f"both must be of the same heads of the layer; got {shown(mine)} and {shown(theirs)}.",
+            )
         both = self.queries + other.queries
         share = other.queries / both if both else 0.0
         numbers: dict[str, Any] = {}

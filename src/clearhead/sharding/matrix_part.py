@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from clearhead.masks.selected import places_in_whole
 from clearhead.sharding.sharding import Sharding
 
 
@@ -32,26 +31,16 @@ class MatrixPart(NamedTuple):
     """The place of a problem in the whole matrix.
 
     Attributes:
-        rows: int64, (query_len,): the index of each query in the whole matrix; None for all of them.
-        columns: the same for the keys.
-        heads: the same for the heads.
-        seed: of dropout, which is drawn by position; None without dropout.
+        heads: int64, (num_heads,): the index of each head in the whole matrix; None for all of them.
         sharding: of the queries, where statistics are summed over the ranks; else None.
         rounds: the ring by which the keys of the ranks come here, where no rank has them all; the key of the
             problem then has the right size and no data. Else None.
     """
 
-    rows: Tensor | None = None
-    columns: Tensor | None = None
     heads: Tensor | None = None
-    seed: int | None = None
     sharding: Sharding | None = None
     rounds: "Rounds | None" = None
 
     def head_numbers(self, head: Tensor) -> Tensor:
         """Return heads, int64 indices into this part, as indices into the whole matrix; unchanged if it has all."""
         return head if self.heads is None else self.heads.to(head.device)[head]
-
-    def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return query and key indices into this part as indices into the whole matrix; unchanged where it has all."""
-        return places_in_whole(self.rows, self.columns, query, key)

@@ -4,8 +4,6 @@ Every layout is data, the positions of each rank, so that nothing else knows of 
 """
 
 import hashlib
-import itertools
-import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -38,9 +36,6 @@ MESSAGE = 1024
 
 AGREES, REFUSES = "=", "!"
 """The first letter of such a message; 16 of the layout follow, and the description."""
-
-SETTING_OFF = re.compile(r", (?![^(\[<]*[)\]>])")
-"""A comma outside of brackets."""
 
 
 class Sharding(Drawn):
@@ -185,13 +180,6 @@ class Sharding(Drawn):
         self._check_group()
         return SumOverRanks.apply(tensor, self.group, what)
 
-    def draw_seed(self, device: torch.device) -> int:
-        """Return the random seed that rank 0 draws; every rank must call it and draws. RankError if one is lost."""
-        drawn = torch.randint(1 << 62, (1,), device=device)
-        if self.world > 1:
-            drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
-        return int(drawn)
-
     def agree(self, make: Callable[[], tuple[T, str]], tensor: object = None) -> T:
         """Run a check on every rank and return its result; raise on all if one raises ClearheadError or they differ.
 
@@ -276,18 +264,9 @@ def _compare(texts: list[str], rank: int) -> None:
             what = "the calls" if text[:17] == texts[rank][:17] else "the layouts"
             raise RankError(
                 "across.differ",
-                f"{what} of the ranks differ: {_difference(mine, other, rank, place)}.\n"
+                f"{what} of the ranks differ. Give across and the call the same arguments on each.\n"
                 f"  rank {rank}: {mine}\n  rank {place}: {other}",
             )
-
-
-def _difference(mine: str, other: str, rank: int, place: int) -> str:
-    """Return text on the first part in which the calls of `rank` and `place` differ, or that their tokens differ."""
-    parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
-    for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
-        if one != another and not one.startswith("layout"):
-            return f"{one} on rank {rank}, {another} on rank {place}"
-    return "as many tokens, but others on each rank. Give across the same mask, kv_len and layout"
 
 
 @with_hints

@@ -285,8 +285,6 @@ class Trace(Mapping[str, Tensor]):
         *,
         sample: int = 0,
         head: int = 0,
-        log: bool = False,
-        ax: Any = None,
     ) -> Any:
         r"""Draw the stages from left to right with matplotlib, and return the axes; small stages show their numbers.
 
@@ -296,19 +294,16 @@ class Trace(Mapping[str, Tensor]):
             stages: only these, in this order; None is all that are not a mere repetition.
             sample: which row of the batch.
             head: which query head.
-            log: a logarithmic scale for the weights.
-            ax: an array of axes to draw in, one for each stage; None is a new figure of pyplot's.
 
         Returns:
-            An array of axes, one for each stage.
+            An array of axes of a new figure of pyplot's, one for each stage.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
             SelectionError: code `trace.part`, if there is no such sample or head; code
                 `trace.stage`, if there is no such stage.
             ArgumentError: codes `plot.stages`, for no stage, and `plot.empty`, for one of no numbers.
-            ArgumentTypeError: codes `plot.axes`, `plot.stages` and `log.type`.
-            ShapeError: code `plot.axes`.
+            ArgumentTypeError: code `plot.stages`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -317,7 +312,7 @@ class Trace(Mapping[str, Tensor]):
             >>> [each.get_title().split("\n")[0] for each in axes]
             ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
         """
-        return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
+        return drawing("figures").of_trace(self, stages, sample=sample, head=head)
 
     def _drawn(self) -> Iterator[Step]:
         """Yield every stage, and after the first that differs from the definition, what it should be."""

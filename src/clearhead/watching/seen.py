@@ -35,8 +35,6 @@ class MapOptions(TypedDict, total=False):
     heads: Sequence[int] | Sequence[tuple[int | str, int]] | None
     sample: int | None
     tokens: Sequence[str] | None
-    log: bool
-    cells: int | None
     source_tokens: Sequence[str] | None
     columns: int | None
     width: float | None
@@ -179,19 +177,17 @@ class Seen(Answering, WholeRecord[Kept]):
             source_tokens: for pairs, a word for each key, where keys are of another text.
             columns: for pairs, how many stand side by side.
             width: for pairs, of the figure, in inches; a column of a paper has about 3.35.
-            log: a logarithmic scale.
-            cells: how many cells a side a map has at most, 64 by default, or a strip, 256.
-            ax: axes to draw in, an array of them for maps; None is a new figure of pyplot's.
+            ax: axes to draw in; None is a new figure of pyplot's, as maps always are.
 
         Returns:
             The axes; for maps an array of axes, layers × heads, None where a layer has no such head.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
-            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.cells`, `plot.empty`, and
+            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.empty`, and
                 `watch.results` where neither matrices nor summaries were kept.
-            ArgumentTypeError: codes `plot.axes`, `plot.layers`, `plot.tokens` and `log.type`.
-            ShapeError: codes `plot.axes`, `plot.tokens`, `plot.lengths` for keys of different layers.
+            ArgumentTypeError: codes `plot.axes`, `plot.layers` and `plot.tokens`.
+            ShapeError: codes `plot.tokens`, and `plot.lengths` for keys of different layers.
             SelectionError: codes `plot.part`, for no such head or sample; `watch.layer`; and
                 `watch.several`, for maps of a module that attended several times.
 
@@ -243,8 +239,7 @@ class Seen(Answering, WholeRecord[Kept]):
                 run: the ten most of either kind, or as many as 3 MB hold.
             words: a function of a token's number that gives its word, such as `tokenizer.decode`, or all words.
             images: the pictures that the model saw, or one: PNG, JPEG, of Pillow, or pixels with colours first or last.
-            grid: rows and columns of patches, a list of them, or the processor's `image_grid_thw`, or its `image_sizes`
-                where a picture is read whole and in tiles. None: a square, or the sides of the picture.
+            grid: rows and columns of patches, a list of them, or the processor's `image_grid_thw`. None: a square.
             image_token: the string or id in `tokens`, or in `source_tokens` if given, for a patch, such as
                 `processor.image_token_id`. None: all tokens are patches, or all source tokens if `tokens` are given.
             skip: tokens before the first patch, such as [CLS]. With `image_token` those of the vision tower: its layers

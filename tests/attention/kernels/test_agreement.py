@@ -103,25 +103,6 @@ OF_ENOUGH_KEYS: dict[str, Callable[[int, int], ch.Mask]] = {
     "documents that come back": lambda n, m: ch.documents(torch.randint(0, 2, (m,))),
     "causal and documents": lambda n, m: ch.causal() & ch.documents(ids(m, BATCH)),
 }
-WIDTHS = [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)]
-HEADS_AND_WIDTHS = [
-    (kernel, num_kv_heads, *widths, (turn + row) % 2 == 0)
-    for turn, kernel in enumerate(NAMES)
-    for row, (num_kv_heads, widths) in enumerate(in_turn([1, 2, 3, 6] * 2, WIDTHS[turn:] + WIDTHS))
-]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "num_kv_heads", "head_dim", "value_head_dim", "with_sinks"), HEADS_AND_WIDTHS
-)
-def test_heads_and_widths(
-    kernel: str, num_kv_heads: int, head_dim: int, value_head_dim: int, with_sinks: bool
-) -> None:
-    tensors = draw(2, 6, num_kv_heads, 7, 11, head_dim, value_head_dim)
-    if with_sinks:
-        tensors["sinks"] = torch.randn(6)
-    assert_agrees(kernel, tensors, mask=ch.causal() & ch.padding([11, 3]))
-    assert_agrees(kernel, tensors)
 
 
 @kernels
@@ -173,13 +154,6 @@ def test_sinks(way: str, mask: ch.Mask | None) -> None:
     """A sink that is next to nothing, one that takes nearly all, and some between."""
     sinks = torch.tensor([-100.0, -1.0, 0.0, 1.0, 5.0, 100.0])
     assert_agrees(way, draw(BATCH, HEADS, 3, 31) | {"sinks": sinks}, mask=mask)
-
-
-def test_softcap() -> None:
-    tensors = draw(BATCH, HEADS, 2, 19, 23)
-    assert_agrees("auto", tensors, mask=ch.causal(), softcap=1.3, bias=ch.alibi(HEADS))
-    with pytest.raises(ch.errors.UnsupportedError):
-        ch.attend(**tensors, softcap=1.3, kernel="fused")
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
-from torch.autograd import forward_ad
 
 import clearhead as ch
 from clearhead import stages
@@ -20,7 +18,6 @@ from tests.attention.kernels.definition import Tensors, assert_agrees, close, dr
 from tests.attention.kernels.problems import problems
 from tests.attention.kernels.test_agreement import BIASES, MASKS
 from tests.attention.kernels.test_hidden import assert_stays_hidden, poisoned
-from tests.masks.expressions import Expression, expressions
 from tests.memory import LargestTensor
 from tests.turns import in_turn
 
@@ -60,16 +57,6 @@ def test_around_the_edges_of_blocks(query_len: int, more: int) -> None:
     tensors = draw(1, 2, 2, query_len, query_len + more, 5, 3)
     for mask in (None, ch.causal(), ch.causal() & ch.sliding_window(left=17)):
         assert_agrees("blockwise", tensors, mask=mask, softcap=2.0)
-
-
-@pytest.mark.parametrize(
-    ("batch", "query_len", "kv_len", "value_head_dim"),
-    [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 3, 5), (2, 3, 4, 0), (0, 0, 0, 0), (1, 1, 1, 1)],
-)
-def test_empty_axes(batch: int, query_len: int, kv_len: int, value_head_dim: int) -> None:
-    tensors = draw(batch, 2, 2, query_len, kv_len, 5, value_head_dim) | {"sinks": torch.randn(2)}
-    for mask in (None, ch.causal(), ch.padding(0)):
-        assert_agrees("blockwise", tensors, mask=mask, softcap=1.0)
 
 
 TRAINED = [name for name, make in BIASES.items() if isinstance(make(), Tensor)]
@@ -135,37 +122,6 @@ def test_sinks(parts: bool, mask: ch.Mask | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mask"),
-    [(torch.float64, TWO_RUNS), (torch.bfloat16, ch.causal()), (torch.float16, TWO_RUNS)],
-)
-@indirect_ways
-def test_dtypes(parts: bool, dtype: torch.dtype, mask: ch.Mask) -> None:
-    tensors = draw(2, 4, 2, 37, 37, 8, 11, dtype)
-    more = {"sinks": torch.randn(4).to(dtype), "bias": torch.randn(1, 4, 37, 37).to(dtype)}
-    assert_agrees("blockwise", tensors, mask=mask)
-    assert_agrees("blockwise", tensors | more, mask=mask, softcap=5.0)
-    beside: dict[str, Any] = {"sinks": torch.randn(4) * 20, "bias": torch.randn(1, 4, 37, 37) * 20}
-    assert_agrees("blockwise", tensors, **beside, mask=mask)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast(dtype: torch.dtype) -> None:
-    """The same as the inputs brought to 16 bits by hand, and sums are not lowered, backward too."""
-    tensors = draw(2, 4, 2, 37, 37, 8, 8)
-    by_hand = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    grad = torch.randn(2, 4, 37, 8)
-
-    def attended(**given: Any) -> Tensor:
-        return ch.attend(**given, mask=ch.causal(), softcap=3.0, kernel="blockwise")
-
-    expected = outcome(attended, by_hand, grad)
-    with torch.autocast("cpu", dtype):
-        actual = outcome(attended, tensors, grad)
-    for name, result in actual.items():
-        assert torch.equal(result.float(), expected[name].float()), name
-
-
-@pytest.mark.parametrize(
     ("number", "mask"),
     [
         (torch.nan, None),
@@ -203,33 +159,6 @@ def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> No
         assert_agrees("blockwise", tensors, **options)
 
 
-@ways
-@settings(max_examples=30)
-@given(expression=expressions)
-def test_the_blocks_are_the_mask(parts: bool, expression: Expression) -> None:
-    """Every visible pair is in one block, not hidden; no query is in two; every block is needed."""
-    sizes = expression.sizes
-    posed = make_problem(*draw(*sizes[:2], None, *sizes[2:]).values(), mask=expression.mask)
-    found = torch.zeros(sizes, dtype=torch.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        sizes_for(parts, patch)
-        work = _blockwise_work.work_of(posed)
-        for tile, part, hidden, _ in _blockwise_work.parts(work, None):
-            seen = torch.ones(part.rows.stop - part.rows.start, *sizes[1:2], *tile.shape).bool()
-            seen = seen[:, part.heads]
-            for columns, where in hidden:
-                seen[..., columns].masked_fill_(where, False)
-            keys = torch.cat([torch.arange(run.start, run.stop) for run in tile.keys])
-            found[part.rows, part.heads, tile.queries, keys] += seen.long()
-    assert torch.equal(found, expression.expected.long())
-    times = torch.zeros(sizes.batch, sizes.query_len)
-    for tile in work.tiles:
-        times[tile.rows, tile.queries] += 1
-        keys = torch.cat([torch.arange(run.start, run.stop) for run in tile.keys])
-        assert expression.expected[tile.rows, :, tile.queries][..., keys].any()
-    assert times.le(1).all()
-
-
 def scores_of(posed: Problem) -> int:
     """The number of scores that are computed for a head."""
     shapes = [tile.shape for tile in _blockwise_work.work_of(posed).tiles]
@@ -251,15 +180,6 @@ def scores_of(posed: Problem) -> int:
 def test_what_nobody_sees_is_not_visited(mask: ch.Mask, share: float) -> None:
     posed = make_problem(*draw(1, 8, 8, 4096, head_dim=1).values(), mask=mask)
     assert scores_of(posed) <= share * 4096 * 4096
-
-
-@pytest.mark.parametrize("mask", [ch.sliding_window(left=255, right=0), TWO_RUNS])
-def test_a_window_costs_as_much_for_each_token(mask: ch.Mask) -> None:
-    once, twice = (
-        scores_of(make_problem(*draw(1, 8, 8, tokens, head_dim=1).values(), mask=mask))
-        for tokens in (4096, 8192)
-    )
-    assert twice <= 2.1 * once
 
 
 def test_small_samples_share_a_block() -> None:
@@ -377,34 +297,6 @@ def test_logsumexp_of_what_is_not_finite() -> None:
     torch.testing.assert_close(blockwise.logsumexp(posed), eager.logsumexp(posed), equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value", "sinks", "bias"])
-def test_no_gradient_where_none_is_asked_for(name: str) -> None:
-    tensors = draw(2, 4, 2, 37, 37, 8, 6)
-    tensors |= {"sinks": torch.randn(4), "bias": torch.randn(37, 37)}
-    grad = torch.randn(2, 4, 37, 6)
-
-    def attended(**given: Any) -> Tensor:
-        return ch.attend(**given, mask=ch.causal(), softcap=2.0, kernel="blockwise")
-
-    every = outcome(attended, tensors, grad)
-    others = {other: tensor for other, tensor in tensors.items() if other != name}
-    alone = outcome(lambda **given: attended(**given, **others), {name: tensors[name]}, grad)
-    assert torch.equal(alone[name], every[name])
-    with torch.inference_mode():
-        assert not attended(**tensors).requires_grad
-
-
-def test_inputs_are_left_alone() -> None:
-    tensors = draw(2, 4, 2, 37, 37, 8, 6)
-    tensors |= {"sinks": torch.randn(4), "bias": torch.randn(37, 37)}
-    before = {name: tensor.clone() for name, tensor in tensors.items()}
-    grad = torch.randn(2, 4, 37, 6)
-    kept = grad.clone()
-    outcome(lambda **given: ch.attend(**given, dropout=0.5, kernel="blockwise"), tensors, grad)
-    for name, tensor in (tensors | {"grad": grad}).items():
-        assert torch.equal(tensor, (before | {"grad": kept})[name]), name
-
-
 def test_a_bias_changed_between_the_passes_is_noticed() -> None:
     bias = torch.randn(7, 7)
     tensors = {name: tensor.requires_grad_() for name, tensor in draw(1, 2, 2, 7).items()}
@@ -442,30 +334,13 @@ def test_refusals() -> None:
     assert_agrees("blockwise", tensors, bias=fixed)
 
 
-# PyTorch loads rules of its own for forward mode, in a way that it has itself deprecated.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-def test_forward_mode_is_refused() -> None:
-    tensors = draw(1, 2, 2, 7)
-    bias = torch.randn(7, 7)
-    for name in ("query", "value", "bias"):
-        with forward_ad.dual_level():
-            given: Tensors = tensors | {"bias": bias}
-            given[name] = forward_ad.make_dual(given[name], given[name])
-            with pytest.raises(ch.errors.UnsupportedError) as raised:
-                ch.attend(**given, kernel="blockwise")
-        assert "forward-mode derivatives: this kernel has the backward pass only" in str(
-            raised.value
-        )
-        assert 'kernel="auto" would take ' in str(raised.value)
-
-
 class Learned(ch.Bias):
     """A bias of somebody else: the same number for every pair."""
 
     def __init__(self, number: Tensor) -> None:
         self.number = number
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> Tensor:
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
         return self.number.view(1, 1, 1, 1)
 
     def describe(self) -> str:
@@ -474,18 +349,6 @@ class Learned(ch.Bias):
     @property
     def requires_grad(self) -> bool:
         return self.number.requires_grad
-
-
-def test_how() -> None:
-    posed = make_problem(
-        *draw(1, 8, 8, 1000).values(), mask=ch.causal() & ch.sliding_window(left=100)
-    )
-    assert blockwise.how(posed) == (
-        "16 blocks of up to 64 queries × 164 keys; the largest part takes 335.9 kB"
-    )
-    assert blockwise.how(make_problem(*draw(1, 1, 1, 3).values())).startswith(
-        "1 block of up to 3 queries"
-    )
 
 
 LONG: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -521,23 +384,8 @@ def test_no_tensor_of_queries_by_keys(name: str, monkeypatch: pytest.MonkeyPatch
     assert sum(kept.values()) <= 4 * tokens * 2 * 2 * (4 * 4 + 8)
 
 
-def test_long_rows_of_an_expression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample apiece, heads apart, and several runs of keys: all ways at once."""
-    monkeypatch.setattr(_blockwise_work, "BUFFER", 1 << 12)
-    mask = ch.causal() & (ch.sliding_window(left=20) | ch.prefix([3, 0])) & ch.padding([301, 250])
-    tensors = draw(2, 4, 2, 283, 301, 5, 3) | {"sinks": torch.randn(4)}
-    assert_agrees("blockwise", tensors, mask=mask, softcap=2.0, bias=ch.alibi(4))
-
-
 @pytest.mark.parametrize("size", [1e3, 1e18])
 def test_large_scores(size: float) -> None:
     tensors = draw(2, 4, 2, 37)
     tensors["query"] *= size
     assert_agrees("blockwise", tensors, mask=ch.causal())
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40))
-def test_a_window_of_any_width(tokens: int, left: int, right: int) -> None:
-    mask = ch.sliding_window(left=left, right=right)
-    assert_agrees("blockwise", draw(1, 2, 1, tokens, head_dim=3), mask=mask)

@@ -60,14 +60,6 @@ def test_the_numbers_are_those_of_the_definition(
     assert counts == [2]
 
 
-def test_a_nan_shows_where_it_is_seen(counts: list[int]) -> None:
-    tensors = draw()
-    tensors["value"][1, 2, 5, 3] = torch.nan
-    found = ch.attend(**tensors, mask=MASKS["window"], kernel="blockwise")
-    assert found.isnan().nonzero().tolist() == [[1, 2, query, 3] for query in (5, 6, 7, 8)]
-    assert counts
-
-
 def test_threads_are_not_taken_where_they_would_be_wrong_or_wait(counts: list[int]) -> None:
     tensors, mask = draw(), MASKS["window"]
     of_heads = mask & ch.dense(torch.rand(3, 6, 19, 19) < 0.9)

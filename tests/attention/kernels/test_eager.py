@@ -9,11 +9,6 @@ from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import draw
 
 
-def test_it_refuses_nothing() -> None:
-    posed = make_problem(**draw(), softcap=1.0, dropout=0.5, sinks=torch.zeros(6), bias=ch.alibi(6))
-    assert eager.refusals(posed) == []
-
-
 def test_portions_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     posed = make_problem(**draw(dtype=torch.float64), mask=ch.causal(), bias=ch.alibi(6))
     whole, total = eager.attend(posed), eager.logsumexp(posed)
@@ -22,13 +17,3 @@ def test_portions_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "in 10 portions of queries" in eager.how(posed)
     torch.testing.assert_close(eager.attend(posed), whole)
     torch.testing.assert_close(eager.logsumexp(posed), total)
-
-
-def test_it_is_twice_differentiable() -> None:
-    given = draw(1, 2, query_len=3, head_dim=2, dtype=torch.float64)
-    leaves = tuple(t.requires_grad_() for t in given.values())
-
-    def attend(*tensors: torch.Tensor) -> torch.Tensor:
-        return ch.attend(*tensors, mask=ch.causal(), softcap=2.0, kernel="eager")
-
-    assert torch.autograd.gradgradcheck(attend, leaves)

@@ -4,8 +4,6 @@ It is compiled for CUDA. Here PyTorch's own uncompiled form of it runs on the CP
 but the last tests.
 """
 
-import functools
-import inspect
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -39,11 +37,6 @@ no_cuda = pytest.mark.skipif(
 def cuda(test: Any) -> Any:
     """A test that needs a device, which `make gpu` runs."""
     return pytest.mark.gpu(no_cuda(test))
-
-
-def has_runs(mask: ch.Mask, query_len: int, kv_len: int) -> bool:
-    spans = mask.spans(mask.extent(query_len, kv_len))
-    return spans is not None and spans.pieces <= flex.RUNS
 
 
 @pytest.fixture
@@ -115,21 +108,6 @@ def test_masks_biases_and_heads(
         tensors["sinks"] = torch.randn(HEADS)
         options = {"bias": ADDED[added](*sizes), "softcap": 1.3, "scale": -0.7}
     assert_agrees("flex", tensors, mask=MASKS[name](*sizes), **options)
-
-
-@pytest.mark.usefixtures("uncompiled")
-def test_masks_without_runs_are_refused() -> None:
-    for make in MASKS.values():
-        mask = make(19, 23)
-        if not has_runs(mask, 19, 23):
-            with pytest.raises(ch.errors.UnsupportedError, match="runs of keys"):
-                ch.attend(**draw(BATCH, HEADS, 2, 19, 23), mask=mask, kernel="flex")
-
-
-def test_which_masks_have_runs() -> None:
-    refused = [name for name, make in MASKS.items() if not has_runs(make(19, 23), 19, 23)]
-    told = ("holes", "dense", "come back", "mixture")
-    assert [name for name in refused if not any(each in name for each in told)] == []
 
 
 @plain
@@ -204,9 +182,8 @@ def test_blocks_are_those_that_asking_every_pair_finds(
 class OfPlaces(ch.Bias):
     """A bias that only its class can work out."""
 
-    def block(self, queries: slice, keys: slice, extent: Extent) -> torch.Tensor:
-        rows, columns = queries.stop - queries.start, keys.stop - keys.start
-        return torch.zeros(1, 1, rows, columns, device=extent.device)
+    def at(self, query_index: Tensor, key_index: Tensor, extent: Extent) -> Tensor:
+        return 0.0 * query_index * key_index
 
     def describe(self) -> str:
         return "of places"
@@ -318,25 +295,6 @@ def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         "1 times and then runs it uncompiled, with queries × keys numbers. Raise "
         "torch._dynamo.config.recompile_limit, or call torch.compiler.reset() and ask for fewer kinds."
     )
-
-
-COMPILED = flex._compiled
-
-
-@plain
-@pytest.mark.filterwarnings("ignore:torch._dynamo hit config.recompile_limit")
-def test_each_kind_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where PyTorch can keep them apart; elsewhere they share one."""
-    torch.compiler.reset()
-    kinds = 3 if "isolate_recompiles" in inspect.signature(torch.compile).parameters else 1
-    by_eager = functools.partial(torch.compile, backend="eager")
-    monkeypatch.setattr(torch, "compile", by_eager)
-    monkeypatch.setattr(flex, "_compiled", functools.cache(COMPILED.__wrapped__))
-    tensors = draw(query_len=130, head_dim=16)
-    with torch._dynamo.config.patch(recompile_limit=1):
-        for cap in range(1, kinds + 1):
-            ch.attend(**tensors, softcap=float(cap), kernel="flex")
-    torch.compiler.reset()
 
 
 def blocks_of(mask: ch.Mask, query_len: int = 300, **changes: Any) -> torch_flex.BlockMask:

@@ -8,10 +8,8 @@ import torch
 import clearhead as ch
 from clearhead.attention.biases import SumOfBiases
 from clearhead.attention.kernels import _lowering, eager, fused
-from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks import tiles
-from clearhead.masks.tiles import length
 from tests.attention.kernels.definition import assert_agrees, draw, outcome, take_apart
 from tests.memory import LargestTensor
 
@@ -30,29 +28,6 @@ MASKS: dict[str, Any] = {
 
 def problem(mask: Any, **options: Any) -> Problem:
     return make_problem(**draw(3, 2, query_len=64, head_dim=8), mask=mask, **options)
-
-
-def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
-    """Count how often each query of each sample is computed."""
-    count = torch.zeros(posed.batch, posed.query_len, dtype=torch.int64)
-    for piece in pieces:
-        queries = piece.queries
-        if piece.tiles > 1:
-            queries = slice(queries.start, queries.start + piece.tiles * length(queries))
-        count[piece.rows, queries] += 1
-    return count
-
-
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("worth", [1, _lowering.WORTH_SLICING])
-def test_every_query_is_computed_once(
-    name: str, worth: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_lowering, "WORTH_SPANS", worth)
-    monkeypatch.setattr(_lowering, "WORTH_SLICING", worth)
-    monkeypatch.setattr(_lowering, "MASK_PORTION", 1 << 10)
-    posed = problem(MASKS[name])
-    assert bool((covered(_lowering.lower(posed), posed) == 1).all())
 
 
 @pytest.mark.parametrize(
@@ -162,14 +137,6 @@ def test_a_strip_takes_the_memory_of_the_tokens() -> None:
     )
 
 
-def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lowering, "MASK_PORTION", 1 << 10)
-    posed = make_problem(**draw(1, 2, query_len=4096), mask=ch.sliding_window(left=9, right=0))
-    pieces = _lowering.lower(posed)
-    read = sum(piece.tiles * length(piece.keys) for piece in pieces)
-    assert read < 4096 + 9 * sum(piece.tiles for piece in pieces) + 1
-
-
 REPEATED: dict[str, tuple[Any, int, list[tuple[bool, bool, int]]]] = {
     # name: mask, tokens, and of each piece whether it is causal, whether masked, and its tiles
     "window": (
@@ -229,15 +196,6 @@ def test_one_call_where_there_were_many() -> None:
             if each.key == "aten::scaled_dot_product_attention"
         )
         assert attention == calls
-
-
-def test_wide_tiles_keep_their_gradients_here() -> None:
-    """Narrow ones are left to blocks, where a key is not in many tiles."""
-    for left, fewer in ((1500, False), (100, True)):
-        tensors = draw(1, 2, query_len=9000, head_dim=8)
-        tensors["query"].requires_grad_()
-        posed = make_problem(**tensors, mask=ch.sliding_window(left=left, right=0))
-        assert bool(fused.defers(posed)) is fewer
 
 
 # One run of keys for all queries, or a short hull of several: the keys beside it are not there.
@@ -348,29 +306,6 @@ def test_refusals() -> None:
         "sinks: they need the logsumexp and its gradient, which this kernel has on the CPU alone; "
         "the tensors are on meta"
     ]
-
-
-@pytest.mark.parametrize("scale", [0.0, -0.3])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_a_scale_of_zero_or_below(scale: float, sinks: bool) -> None:
-    """PyTorch's kernel makes NaN of it beside the causal flag."""
-    padded = ch.causal() & ch.padding([5, 3])
-    # Its blocks are larger from 192 queries on.
-    for tokens, mask in (
-        (5, None),
-        (5, ch.causal()),
-        (5, padded),
-        (61, ch.causal()),
-        (211, ch.causal()),
-    ):
-        tensors = draw(2, 4, 2, tokens, head_dim=8)
-        posed = make_problem(**tensors, mask=mask, scale=scale)
-        total = fused.logsumexp(posed)
-        assert total is not None
-        torch.testing.assert_close(total, eager.logsumexp(posed))
-        if sinks:
-            tensors["sinks"] = torch.randn(4)
-        assert_agrees("fused", tensors, mask=mask, scale=scale)
 
 
 @pytest.mark.parametrize(("length", "step"), [(17, 1), (23, 3), (300, 3)])

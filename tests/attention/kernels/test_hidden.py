@@ -23,7 +23,6 @@ from tests.attention.kernels.definition import (
 )
 from tests.masks.expressions import Sizes, expressions_for
 from tests.on_device import Recorded, empty
-from tests.turns import in_turn
 
 NAN, INF = float("nan"), float("inf")
 LONG = 1e25
@@ -168,28 +167,6 @@ def test_one_answer_where_scores_may_overflow(
     assert right["context"].isfinite().any()
     for name, tensor in right.items():
         torch.testing.assert_close(found[name], tensor, equal_nan=True)
-
-
-@pytest.mark.parametrize(("name", "kernel"), in_turn([*MASKS] * 2, WAYS[1:]), indirect=["kernel"])
-def test_everything_that_nobody_sees(kernel: str, name: str) -> None:
-    """Every key and value hidden from all, and every query that sees nothing: uninitialised
-    padding, as it comes."""
-    tensors = draw(3, 4, 2, 19, 19, 5, 3)
-    mask = MASKS[name]()
-    visible = mask.to_dense(19, 19).expand(3, 4, 19, 19)
-    seen = visible.any(2).unflatten(1, (2, 2)).any(2)
-    tensors["query"][~visible.any(3)] = NAN
-    tensors["key"][~seen] = NAN
-    tensors["value"][~seen] = NAN
-    grad = torch.randn(3, 4, 19, 3)
-    clean = {key: tensor.nan_to_num(0.5) for key, tensor in tensors.items()}
-
-    def attended(**given: Any) -> Tensor:
-        return ch.attend(**given, mask=mask, kernel=kernel)
-
-    expected = outcome(attended, clean, grad)
-    for of, result in outcome(attended, tensors, grad).items():
-        assert torch.equal(result, expected[of]), of
 
 
 # The sizes at which PyTorch's kernel goes other ways, and some of them on the others.

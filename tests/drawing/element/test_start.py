@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from tests.refusals import assert_refused, refusals
+from tests.refusals import refusals
 
 X = torch.tensor([[0.43, 0.15], [0.55, 0.87], [0.57, 0.85]])
 
@@ -18,36 +18,14 @@ def test_it_stands_in_the_element() -> None:
     assert 'state="mask=11.01"' in masked.to_element(script=False)
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        "key.0.0=1",
-        "scores.0.0=1e999",
-        "scores.0.0=NaN",
-        "scores.0.0=",
-        "guess=1",
-        "head=1.0",
-        "scale.0.0=1",
-        "scale=1&",
-    ],
+HAS = "query.row.column, scores.row.column, mask, scale, temperature"
+FIELDS = "key.0.0=1", "scores.0.0=1e999", "scores.0.0=NaN", "guess=1", "scale.0.0=1", "scale=1&"
+test_what_it_is_not_is_refused = refusals(
+    lambda options: ch.figure(X, X, X, **options),
+    *(({"start": each}, "figure.start", HAS, repr(each.split("&")[-1])) for each in FIELDS),
+    ({"start": 1}, "figure.start", "1"),
+    ({"start": "scale=1", "edit": []}, "figure.start", "nothing // 'scale=1'"),
 )
-def test_what_it_is_not_is_refused(field: str) -> None:
-    has = "query.row.column, scores.row.column, mask, scale, temperature"
-    assert_refused(
-        lambda: ch.figure(X, X, X, start=field), "figure.start", has, repr(field.split("&")[-1])
-    )
-
-
-test_no_text_is_refused = refusals(
-    lambda start: ch.figure(X, X, X, start=start),
-    (1, "figure.start", "1"),
-    (["scale=1"], "figure.start", "['scale=1']"),
-)
-
-
-def test_of_a_figure_without_anything_to_change() -> None:
-    with pytest.raises(ch.errors.ArgumentError, match="it has nothing; got 'scale=1'"):
-        ch.figure(X, X, X, edit=[], start="scale=1")
 
 
 @pytest.mark.parametrize(

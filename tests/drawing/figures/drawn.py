@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from torch import Tensor
+from torch import Tensor, nn
 
 import clearhead as ch
 
@@ -32,8 +32,8 @@ def words(axes: Axes, axis: str) -> list[str]:
 
 def bar_label(axes: Axes) -> str:
     """The label of the last colour bar of the figure, without its line breaks."""
-    label = axes.figure.axes[-1].get_ylabel()
-    return " ".join(label.replace(";", "").split())
+    bar = axes.figure.axes[-1]
+    return " ".join((bar.get_ylabel() or bar.get_xlabel()).replace(";", "").split())
 
 
 def matrix(
@@ -47,3 +47,26 @@ def matrix(
     """Some attention weights, of queries that are far from alike."""
     query = 3 * torch.randn(batch, heads, query_len, 5)
     return ch.AttentionMatrix(query, torch.randn(batch, kv_heads, kv_len, 5), mask=mask)
+
+
+class Model(nn.Module):
+    """Layers of different numbers of heads, the last of which attends twice, the second time to fewer tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        self.two = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2)
+        self.three = ch.MultiHeadAttention(8, num_heads=1)
+
+    def forward(self, x: Tensor, mask: ch.Mask) -> Tensor:
+        x = self.two(self.one(x, mask=mask), mask=mask)
+        return self.three(self.three(x, mask=mask)[:, :5])
+
+
+def seen(mask: ch.Mask | None = None, **options: object) -> ch.types.Seen[ch.AttentionMatrix]:
+    """What a watch of the model has seen of two samples of seven tokens."""
+    torch.manual_seed(0)
+    model, x = Model(), 5 * torch.randn(2, 7, 8)
+    with torch.no_grad(), ch.watch(model, **options) as found:  # type: ignore[call-overload]
+        model(x, ch.full() if mask is None else mask)
+    return found

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 import clearhead as ch
 from clearhead import ladder
 from tests.drawing.figures.drawn import bar_label, blank, numbers, same, words
-from tests.refusals import assert_refused, wrong
+from tests.refusals import refusals, run
 
 SIX = ["The", "cat", "sat", "on", "the", "mat"]
 
@@ -54,11 +53,8 @@ def test_small_stages_have_their_numbers() -> None:
     (axes,) = trace.plot(["weights"])
     weights = trace["weights"][0, 0].detach()
     written = [text.get_text() for text in axes.texts]
-    assert written == [
-        f"{float(weights[row, key]):.2f}" if key <= row else ""
-        for row in range(6)
-        for key in range(6)
-    ]
+    expected = [f"{float(weights[row, key]):.2f}" for row in range(6) for key in range(row + 1)]
+    assert written == expected
     assert words(axes, "x") == words(axes, "y") == SIX
     (long,) = traced(23).plot(["weights"])
     assert not long.texts
@@ -97,31 +93,13 @@ def test_queries_and_keys_of_their_own() -> None:
     assert words(axes["key"], "y") == words(axes["weights"], "x") == list("vwxyz")
 
 
-def test_in_given_axes() -> None:
-    figure = Figure(figsize=(12, 3))
-    axes = figure.subplots(1, 2)
-    assert traced().plot(["scores", "weights"], ax=axes).tolist() == axes.tolist()
-    with pytest.raises(ch.errors.ShapeError, match="2 axes, one for each stage; got 1") as refusal:
-        traced().plot(["scores", "weights"], ax=axes[0])
-    assert refusal.value.code == "plot.axes"
-
-
-def test_a_logarithmic_scale_is_for_the_weights() -> None:
-    scores, weights = traced().plot(["scores", "weights"], log=True)
-    assert type(weights.images[0].norm).__name__ == "LogNorm"
-    assert type(scores.images[0].norm).__name__ == "Normalize"
-
-
-def test_what_is_refused() -> None:
-    trace = traced()
-    with pytest.raises(
-        ch.errors.SelectionError, match="there is no stage 'weight'; there are x"
-    ) as no:
-        trace.plot(["weight"])
-    assert no.value.code == "trace.stage"
-    assert_refused(lambda: trace.plot(head=7), "trace.part", "4 // num_heads // 7")
-    assert_refused(lambda: trace.plot("weights"), "plot.stages", "'weights'")
-    assert_refused(lambda: trace.plot([]), "plot.stages")
-    assert_refused(lambda: trace.plot(log=wrong(1)), "log.type", "log // 1")
-    empty = ch.trace(ch.attend, torch.zeros(0, 2), torch.zeros(3, 2), torch.zeros(3, 2))
-    assert_refused(empty.plot, "plot.empty")
+TRACE = traced()
+EMPTY = ch.trace(ch.attend, torch.zeros(0, 2), torch.zeros(3, 2), torch.zeros(3, 2))
+test_what_is_refused = refusals(
+    run,
+    (lambda: TRACE.plot(["weight"]), "trace.stage", f"'weight' // {', '.join(TRACE.steps)}"),
+    (lambda: TRACE.plot(head=7), "trace.part", "4 // num_heads // 7"),
+    (lambda: TRACE.plot("weights"), "plot.stages", "'weights'"),
+    (lambda: TRACE.plot([]), "plot.stages"),
+    (EMPTY.plot, "plot.empty"),
+)

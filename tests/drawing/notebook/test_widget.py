@@ -54,13 +54,7 @@ def test_a_trace_is_the_payload_of_its_page() -> None:
     assert widget.payload == trace_payload(trace).to_bytes()
     assert not widget.exact
     assert repr(widget) == "view of trace of SimpleAttention"
-    widget.close()
-
-
-def test_the_front_end_is_the_page_s() -> None:
-    widget = ch.view(matrix())
-    trace = ch.view(ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS))
-    for each, kind in ((widget, "heads"), (trace, "trace")):
+    for each, kind in ((widget, "trace"), (ch.view(matrix()), "heads")):
         assert each._esm == notebook.asset(f"{kind}.js")
         assert each._css == notebook.asset(f"{kind}.css")
         each.close()
@@ -104,17 +98,11 @@ def test_words_of_a_text_that_is_looked_at() -> None:
     widget.close()
 
 
-def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
-    widget = ch.view(matrix().summary())
-    assert not widget.exact
-    widget._receive(widget, WHOLE, [])
-    assert sent == []
-    widget.close()
-
-
-@pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}])
+@pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}, WHOLE])
 def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: Any) -> None:
-    widget = ch.view(matrix())
+    """Nor is any for a summary, which has no tiles."""
+    widget = ch.view(matrix().summary() if content == WHOLE else matrix())
+    assert widget.exact == (content != WHOLE)
     widget._receive(widget, content, [])
     assert sent == []
     widget.close()
@@ -153,23 +141,15 @@ def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
     widget.close()
 
 
+TRACE = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
 test_what_has_no_view = refusals(
-    ch.view,
-    (ch.causal(), "view.type", "Causal"),
-    (torch.eye(2), "view.type", "Tensor"),
-    (None, "view.type", "NoneType"),
-)
-
-
-test_a_trace_has_its_own_tokens = refusals(
-    lambda options: ch.view(
-        ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS), **options
+    lambda given: ch.view(given[0], **given[1]),
+    ((ch.causal(), {}), "view.type", "Causal"),
+    ((torch.eye(2), {}), "view.type", "Tensor"),
+    *(
+        ((TRACE, {name: value}), "view.trace", "… // …")
+        for name, value in (("tokens", ["a"] * 6), ("sample", 1), ("grid", (2, 3)), ("skip", 1))
     ),
-    ({"tokens": ["a"] * 6}, "view.trace", "… // …"),
-    ({"source_tokens": ["a"]}, "view.trace", "… // …"),
-    ({"sample": 1}, "view.trace", "… // …"),
-    ({"grid": (2, 3)}, "view.trace", "… // …"),
-    ({"skip": 1}, "view.trace", "… // …"),
 )
 
 

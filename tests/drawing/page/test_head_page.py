@@ -18,10 +18,10 @@ from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_he
 from clearhead.drawing.page.payload import WORD, Deflated, Payload
 from clearhead.drawing.page.runs import Start, layers_of, read_run
 from clearhead.drawing.page.texts import read_text
-from clearhead.errors import ArgumentError, ArgumentTypeError, FileError
+from clearhead.errors import ArgumentError, FileError
 from clearhead.matrix.head_numbers import ROLES
 from tests.drawing.page.restoring import restored
-from tests.refusals import assert_refused, refusals, wrong
+from tests.refusals import refusals, wrong
 
 
 def tensors(payload: Payload) -> dict[str, Tensor]:
@@ -67,67 +67,26 @@ def test_weights_follow_from_the_query_and_key_of_a_page() -> None:
         torch.testing.assert_close(every.softmax(dim=1)[:, :-1], seen[1, head])
 
 
-def test_query_and_key_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_arrays, "VECTOR_BYTES", 800)
-    biased = matrix(2, 7, 11, bias=torch.zeros(7, 11))
-    assert_refused(
-        lambda: heads_payload([Run("", [Layer("a", biased)])], "", why=True),
-        "page.why",
-        "1.3 kB // 800 bytes",
-    )
-
-
-def test_query_and_key_that_there_are_not_are_refused() -> None:
-    assert_refused(
-        lambda: heads_payload([Run("", [Layer("a", matrix(2, 7, 7).summary())])], "", why=True),
-        "page.why",
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"names": ("before", "after")},
-            "names are those of two runs, the second of them other=; got ('before', 'after').",
-        ),
-        ({"other_tokens": ["a"] * 7}, "other_tokens are those of a second run, other=; got none."),
-    ],
-)
-def test_what_is_of_a_second_run_is_refused_without_one(
-    options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        write_heads(tmp_path / "a.html", [[("", matrix(2, 7, 7))]], **options)
-    assert str(caught.value) == f"[page.one-run] {message}"
-
-
-@pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
-def test_every_weight_of_a_very_short_text_is_there_as_it_is(sizes: list[int]) -> None:
-    seen = matrix(*sizes, mask=ch.causal())
-    payload = of(seen, sample=len(sizes) // 4)
-    layer, arrays = payload.data["layers"][0], tensors(payload)
-    weights = seen.dense().reshape(-1, *([1, *sizes])[-3:])[-1]
-    hidden = torch.ones(sizes[-2:]).tril(sizes[-1] - sizes[-2]) == 0
-    assert layer["weights"] == {"exact": True, "shape": sizes[-2:]}
-    for head, true in enumerate(weights):
-        assert torch.equal(arrays[f"0/{head}/weights"], true.masked_fill(hidden, -1.0))
-
-
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
 def test_every_weight_of_a_short_text_is_there(
-    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    sizes: list[int], exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
+    monkeypatch.setattr(head_page, "EXACT_BYTES", 10_000 if exact else 0)
     seen = matrix(*sizes, mask=ch.causal())
     payload = of(seen, sample=len(sizes) // 4)
     layer, arrays = payload.data["layers"][0], tensors(payload)
     weights = seen.dense().reshape(-1, *([1, *sizes])[-3:])[-1]
     about = layer["weights"]
     assert (layer["heads"], layer["queries"], layer["keys"]) == tuple(weights.shape)
+    assert about["shape"] == sizes[-2:]
+    assert about.get("exact", False) == exact
     hidden = torch.ones(sizes[-2:]).tril(sizes[-1] - sizes[-2]) == 0
     for head, true in enumerate(weights):
         codes = arrays[f"0/{head}/weights"]
+        if exact:
+            assert torch.equal(codes, true.masked_fill(hidden, -1.0))
+            continue
         assert torch.equal(codes == 0, hidden)
         top = about["top"][head]
         there = restored(codes[None], about | {"top": [top]})[0]
@@ -250,12 +209,6 @@ def test_heads_between_two_texts_have_neither_roles_nor_distance() -> None:
     assert heads_payload([Run("", [layer])], "").data["layers"][0]["cross"]
 
 
-def test_layers_keep_their_number_in_the_model() -> None:
-    layers = [Layer("a", matrix(1, 1, 3, 3), 5), Layer("b", matrix(1, 1, 3, 3))]
-    data = heads_payload([Run("", layers)], "").data
-    assert [layer["number"] for layer in data["layers"]] == [5, 1]
-
-
 def head_of(content: bytes) -> dict[str, Any]:
     """The data of a payload, as the page reads it."""
     size = int.from_bytes(content[14:18], "little")
@@ -325,6 +278,10 @@ def test_weights_are_rounded_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -
         found.append(of(seen).data["layers"][0]["weights"]["levels"])
     assert found[:2] == [WORD, 253]
     assert found[1] > found[2] > found[3] == 17
+    monkeypatch.undo()
+    assert head_arrays.EXACT_BYTES == 1_000_000
+    assert of(matrix(1, 8, 179, 181)).data["layers"][0]["weights"]["levels"] == WORD
+    assert "exact" in of(matrix(1, 1, 179, 181)).data["layers"][0]["weights"]
 
 
 def test_a_summary_is_drawn_as_far_as_it_goes() -> None:
@@ -348,42 +305,40 @@ def test_two_runs_share_their_text() -> None:
     assert [layer["run"] for layer in data["layers"]] == [0, 1]
 
 
-def test_an_empty_text() -> None:
-    layer = of(matrix(1, 2, 0, 5)).data["layers"][0]
-    assert (layer["queries"], layer["keys"]) == (0, 5)
-
-
 def test_grouped_heads_share_what_they_receive() -> None:
-    seen = ch.AttentionMatrix(torch.randn(1, 4, 7, 5), torch.randn(1, 2, 7, 5))
-    payload = of(seen)
+    payload = of(ch.AttentionMatrix(torch.randn(1, 4, 7, 5), torch.randn(1, 2, 7, 5)))
     assert payload.data["layers"][0]["kv_heads"] == 2
     assert tuple(tensors(payload)["0/received"].shape) == (2, 7)
+    empty = of(matrix(1, 2, 0, 5)).data["layers"][0]
+    assert (empty["queries"], empty["keys"]) == (0, 5)
 
 
+LARGE = matrix(2, 700, 1000, bias=torch.zeros(700, 1000))
 test_what_cannot_be_drawn_is_refused = refusals(
-    lambda runs: heads_payload(runs, ""),
-    ([Run("", [])], "page.empty"),
-    ([Run("", [Layer("a", wrong(torch.zeros(3, 3)))])], "page.type", "Tensor"),
-    ([Run("", [Layer("a", matrix(2, 1, 3, 3))], sample=2)], "page.sample", "2 // 2"),
+    lambda given: heads_payload(given[0], "", why=given[1]),
+    (([Run("", [])], False), "page.empty"),
+    (([Run("", [Layer("a", wrong(torch.zeros(3, 3)))])], False), "page.type", "Tensor"),
+    (([Run("", [Layer("a", matrix(2, 1, 3, 3))], sample=2)], False), "page.sample", "2 // 2"),
     (
-        [Run("", [Layer("a", matrix(3, 3))], read_text("tokens", ["a", "b"]))],
+        ([Run("", [Layer("a", matrix(3, 3))], read_text("tokens", ["a", "b"]))], False),
         "page.lengths",
         "a // 3 // 2 tokens",
     ),
+    # Query and key that there are not, and those that are too large.
+    (([Run("", [Layer("a", matrix(2, 7, 7).summary())])], True), "page.why"),
+    (([Run("", [Layer("a", LARGE), Layer("b", LARGE)])], True), "page.why", "11.3 MB // 8.0 MB"),
+)
+test_what_cannot_be_written_is_refused = refusals(
+    lambda options: write_heads(**{"path": "a.html", "runs": [[("", matrix(2, 7, 7))]]} | options),
+    ({"names": ("a", "b")}, "page.one-run", "('a', 'b')"),
+    ({"other_tokens": ["a"] * 7}, "page.one-run"),
+    ({"sample": "1"}, "page.sample-type", "str"),
 )
 
 
-def test_a_sample_is_a_whole_number(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentTypeError) as caught:
-        write_heads(tmp_path / "a.html", [[("a", matrix(3, 3))]], sample="1")  # pyright: ignore[reportArgumentType]
-    assert str(caught.value) == "[page.sample-type] sample must be a whole number; got str."
-
-
-def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path: Path) -> None:
-    place = tmp_path / "nowhere" / "a.html"
-    with pytest.raises(FileError) as caught:
-        write_heads(place, [[("a", torch.zeros(3))]])  # pyright: ignore[reportArgumentType]
-    assert caught.value.code == "file.unwritable"
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work() -> None:
+    with pytest.raises(FileError, match=r"\[file.unwritable\]"):
+        write_heads("/nowhere/a.html", wrong(3))
 
 
 @pytest.mark.parametrize(
@@ -429,14 +384,6 @@ def test_a_long_text_opens_at_a_far_link_and_not_at_the_sink(
         start = heads_payload([Run("", layers, read)], "").data["start"]
         assert (start["layer"], start["head"]) == (1, 1)
         assert start["query"] - start["key"] == 12
-
-
-def test_weights_beyond_the_exact_ones_take_sixteen_bits() -> None:
-    seen = matrix(1, 8, 179, 181)
-    weights = of(seen).data["layers"][0]["weights"]
-    assert weights["levels"] == WORD
-    assert head_arrays.EXACT_BYTES == 1_000_000
-    assert "exact" in of(matrix(1, 1, 179, 181)).data["layers"][0]["weights"]
 
 
 def test_every_weight_of_few_words_over_many_moments_is_there() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.drawing.page.texts import TextOffset, offsets, read_text
-from clearhead.errors import ArgumentTypeError, ShapeError
+from tests.refusals import refusals
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,13 @@ def test_strings_and_ids(given: Any, tokens: tuple[str, ...], ids: list[int]) ->
     assert text.ids.dtype == torch.int64
 
 
-@pytest.mark.parametrize("given", ["a text", b"bytes", 3, [1.5], ["a", 1], torch.zeros(2, 2, 2)])
-def test_anything_else_is_refused(given: Any) -> None:
-    with pytest.raises(ArgumentTypeError) as caught:
-        read_text("source_tokens", given)
-    assert str(caught.value) == (
-        "[page.tokens] source_tokens must be strings or whole numbers, one for each token, or a "
-        f"tensor of ids of shape (len,) or (batch, len); got {type(given).__name__}."
-    )
+test_anything_else_is_refused = refusals(
+    lambda given: read_text("source_tokens", given),
+    *(
+        (given, "page.tokens", f"source_tokens // {type(given).__name__}")
+        for given in ("a text", b"bytes", 3, [1.5], ["a", 1], torch.zeros(2, 2, 2))
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -64,21 +63,10 @@ def test_places(
     assert found == (TextOffset(*expected[0]), TextOffset(*expected[1]))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "counts", "given"),
-    [
-        ((7, 7), (5, None), "5 tokens"),
-        ((7, 7), (9, None), "9 tokens"),
-        ((7, 3), (7, None), "7 tokens"),
-        ((7, 3), (7, 4), "7 tokens and 4 source tokens"),
-    ],
+test_tokens_of_another_length = refusals(
+    lambda sizes: offsets("layer", *sizes),
+    ((7, 7, 5, None), "page.lengths", "layer // 7 // 5 tokens"),
+    ((7, 7, 9, None), "page.lengths", "layer // 7 // 9 tokens"),
+    ((7, 3, 7, None), "page.lengths", "layer // 3 // 7 tokens"),
+    ((7, 3, 7, 4), "page.lengths", "layer // 3 // 7 tokens and 4 source tokens"),
 )
-def test_tokens_of_another_length(
-    sizes: tuple[int, int], counts: tuple[int | None, int | None], given: str
-) -> None:
-    with pytest.raises(ShapeError) as caught:
-        offsets("layer", *sizes, *counts)
-    assert str(caught.value) == (
-        f"[page.lengths] tokens must be as many as the keys of layer, kv_len={sizes[1]}; got "
-        f"{given}. For attention from one text to another give source_tokens as well."
-    )

@@ -103,21 +103,3 @@ def test_a_head_alone() -> None:
     screens = LongScreens(Console(file=io.StringIO(), width=80), whole._replace(summaries={1: one}))
     assert screens.layer(1, 1) == 1
     assert "Layer 1, head 1   a.1" in lines(screens)
-
-
-def test_the_shares_of_a_row_sum_to_one(screens: LongScreens) -> None:
-    shares = screens.shares(1, 1)
-    assert shares.shape == (12, 12)
-    torch.testing.assert_close(shares.sum(dim=1), torch.ones(12))
-    # Four of five tokens look at one of their own block; the first token sees itself alone.
-    expected = 0.8 * torch.eye(12) + 0.2 * torch.eye(12).roll(-1, dims=1)
-    expected[0] = torch.eye(12)[0]
-    torch.testing.assert_close(shares, expected, atol=1e-6, rtol=0)
-
-
-def test_a_row_that_sees_nothing_is_empty() -> None:
-    whole = reading()
-    pooled = torch.zeros(1, 1, 12, 12)
-    empty = replace(whole.summaries[0], pooled=pooled)
-    screens = LongScreens(Console(file=io.StringIO()), whole._replace(summaries={0: empty}))
-    assert screens.shares(0, 0).tolist() == pooled[0, 0].tolist()

@@ -1,6 +1,3 @@
-from typing import Any
-
-import pytest
 import torch
 
 import clearhead as ch
@@ -67,11 +64,3 @@ def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
     assert cache.next_positions(1).tolist() == [[3], [1]]
     cache.truncate(1)
     assert cache.next_positions(1).tolist() == [[1], [1]]
-
-
-@pytest.mark.parametrize("size", [{"window": 0}, {"window": 2.0}, {"window": 2, "spare": -1}])
-def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
-    with pytest.raises(
-        (ch.errors.ArgumentError, ch.errors.ArgumentTypeError), match=r"window|spare"
-    ):
-        SlidingCache(**size)

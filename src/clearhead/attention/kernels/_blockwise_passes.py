@@ -126,7 +126,7 @@ def forward(
         ):
             each[place] = rows.view(each[place].shape)
         if pattern is not None:
-            weights.mul_(pattern.view(number, tile, part, shape))
+            weights.mul_(pattern.view(number, shape))
         mixed = torch.bmm(weights, some_value)
         mixed.div_(sums.masked_fill(empty, 1.0).masked_fill(broken, torch.nan))
         context[place] = mixed.view(context[place].shape)
@@ -209,7 +209,7 @@ def backward(
                 )
             dropped = weights
             if pattern is not None:
-                kept = pattern.view(number, tile, part, shape)
+                kept = pattern.view(number, shape)
                 grads.mul_(kept)
                 dropped = kept.mul_(weights)
             if grad_value is not None:

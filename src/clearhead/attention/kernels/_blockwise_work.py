@@ -22,7 +22,6 @@ from clearhead.masks.tiles import (
     tiles_of_spans,
     visible_runs,
 )
-from clearhead.sharding.matrix_part import MatrixPart
 
 ROWS = 64
 """The rows of scores that the queries of a tile have for each key head, as far as LEAST_QUERIES
@@ -62,8 +61,6 @@ class Work:
         spans: the runs of keys of each query; None if the mask has no such description.
         tiles: in the order of the queries.
         seed: of the pattern of dropout.
-        part: the place in the matrix that ranks share; dropout is then drawn by the position of a weight. None for
-            a whole matrix, whose dropout is drawn tile by tile.
     """
 
     extent: Extent
@@ -76,7 +73,6 @@ class Work:
     spans: Spans | None
     tiles: list[Tile]
     seed: int
-    part: MatrixPart | None = None
 
     @property
     def group(self) -> int:
@@ -111,7 +107,6 @@ def work_of(problem: Problem, seed: int = 0) -> Work:
         problem.spans,
         list(_tiles(problem, problem.spans)),
         seed,
-        problem.part,
     )
 
 
@@ -271,7 +266,7 @@ class Pattern:
 
     def __init__(self, work: Work, like: Tensor) -> None:
         """Allocate the buffers for the seed and dropout of `work`, in the dtype and on the device of `like`."""
-        self.seed, self.part, self.device = work.seed, work.part, work.extent.device
+        self.seed, self.device = work.seed, work.extent.device
         # A Python number would divide what is True in float32, also for factors of float64.
         self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype, device="cpu")
         # Integers from −2³¹ up; those below the threshold are dropped.
@@ -281,47 +276,16 @@ class Pattern:
         # Two numbers of 32 bits in each of 64 cost a third of what torch.bernoulli does.
         self.numbers = like.new_empty(-(-work.largest // 2), dtype=torch.int64)
 
-    def view(self, number: int, tile: Tile, part: HeadSlice, shape: tuple[int, ...]) -> Tensor:
+    def view(self, number: int, shape: tuple[int, ...]) -> Tensor:
         """Return the dropout factors of part `number`: 0 or 1 / (1 − dropout), in this shape.
 
-        The next call overwrites them. They depend on the seed and `number`, or on positions if ranks share the matrix.
+        The next call overwrites them. They depend on the seed and `number`.
         """
-        if self.part is not None:
-            kept = self._by_position(tile, part).view(shape) >= self.threshold
-            return torch.div(kept, self.kept, out=self.factors.view(*shape))
         generator = torch.Generator(self.device).manual_seed(self.seed + number)
         count = math.prod(shape)
         numbers = self.numbers[: -(-count // 2)].random_(-(2**63), None, generator=generator)
         kept = numbers.view(torch.int32)[:count].view(shape) >= self.threshold
         return torch.div(kept, self.kept, out=self.factors.view(*shape))
-
-    def _by_position(self, tile: Tile, part: HeadSlice) -> Tensor:
-        """Return random 32-bit integers, as int64, (samples, heads, queries, keys); the problem must have a `part`.
-
-        They depend on the seed and on each weight's position in the matrix of all ranks alone.
-        """
-        assert self.part is not None
-        device = self.device
-        sample = torch.arange(part.rows.start, part.rows.stop, device=device)
-        head = torch.arange(part.heads.start, part.heads.stop, device=device)
-        keys = torch.cat([torch.arange(run.start, run.stop, device=device) for run in tile.keys])
-        query = torch.arange(tile.queries.start, tile.queries.stop, device=device)
-        query, keys = self.part.places(query, keys)
-        place = scramble(sample[:, None] + scramble(self.seed + self.part.head_numbers(head)))
-        place = scramble(place[..., None] + query)
-        return scramble(place[..., None] + keys) >> 32
-
-
-def scramble(numbers: Tensor) -> Tensor:
-    """Return a hash of each int64, as int64 of the same shape, the same at every call.
-
-    The hash is SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2714064.2660195).
-    """
-    numbers = numbers * -7046029254386353131
-    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-        # An arithmetic shift, without the bits of the sign that it copies.
-        numbers = (numbers ^ ((numbers >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    return numbers ^ ((numbers >> 31) & ((1 << 33) - 1))
 
 
 def by_head(part: HeadSlice, scores: Tensor) -> Tensor:

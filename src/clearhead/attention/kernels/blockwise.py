@@ -89,7 +89,7 @@ def how(problem: Problem) -> str:
 def attend(problem: Problem) -> Tensor:
     """Return the context, (batch, num_heads, query_len, value_head_dim), in the query's dtype.
 
-    With dropout in a whole matrix a seed is drawn from PyTorch's generator. Second derivatives raise UnsupportedError,
+    With dropout a seed is drawn from PyTorch's generator. Second derivatives raise UnsupportedError,
     code `kernel.second-derivative`.
     """
     return _without_autocast(problem, _attend)
@@ -107,15 +107,14 @@ def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the context and the logsumexp of each query, both in the precision of sums and with gradients.
 
     They are (batch, num_heads, query_len, value_head_dim) and (batch, num_heads, query_len). The problem must have no
-    sinks. Both are NaN for a query that sees a non-finite value.
+    sinks and no dropout. Both are NaN for a query that sees a non-finite value.
     """
-    seed = 0 if problem.part is None else problem.part.seed or 0
     width = problem.value.shape[3]
 
     def run(problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the context and the logsumexp of a problem that is finite; a column added to the value is cut off."""
         tensors = problem.query, problem.key, problem.value[..., :width]
-        return _Blockwise.apply(*tensors, None, _tensor_of(problem), work_of(problem, seed))
+        return _Blockwise.apply(*tensors, None, _tensor_of(problem), work_of(problem))
 
     if all_finite(problem):
         return _without_autocast(problem, run)
@@ -148,8 +147,8 @@ def _attend(problem: Problem) -> Tensor:
     """
     if _is_small(problem):
         return contain(problem, lambda finite: attend_small(finite).to(problem.query.dtype), _count)
-    seed = 0 if problem.part is None else problem.part.seed or 0
-    if problem.dropout is not None and problem.part is None:
+    seed = 0
+    if problem.dropout is not None:
         seed = int(torch.randint(1 << 62, (), device=problem.device))
 
     def run(problem: Problem) -> Tensor:

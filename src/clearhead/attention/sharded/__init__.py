@@ -9,10 +9,10 @@ are merged by `blockwise.context_and_logsumexp`, and each is recomputed in the b
 gradient of its logsumexp. In `by_heads` the mask is the whole one.
 
 Gradients of keys are exchanged, and summed by the rank that holds them, upcast and in the order of the ranks:
-a reduction inside the process group would do it in any order. Dropout is a hash of the place of a weight in
-the whole matrix, since streams of random numbers depend on who draws.
+a reduction inside the process group would do it in any order. Dropout is refused, since every rank would draw
+its own.
 
-`Problem.part` has the position of a problem in the whole matrix. The statistics read positions from it, and
+`Problem.part` says how a problem is part of the whole matrix. The statistics read positions from it, and
 what is a sum over queries is summed over the ranks at the end of a sweep (`Reduction.share`). In a ring the
 sweep goes over the keys of one rank after another (`MatrixPart.rounds`): a first round gives the logsumexp of
 all keys, and a weight is its share of its block times the share of the block, so that each reduction only

@@ -10,7 +10,7 @@ from clearhead.attention.problem import Options, Problem, ScoreOptions, make_pro
 from clearhead.attention.sharded import by_gather, by_heads, by_ring
 from clearhead.attention.sharded.sharded_call import ShardedCall, describe, make_call, read_across
 from clearhead.errors import UnsupportedError, WatchError
-from clearhead.sharding.dtensors import as_given, local_tokens
+from clearhead.sharding.dtensors import check_plain
 from clearhead.sharding.matrix_part import MatrixPart
 
 WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
@@ -26,8 +26,7 @@ def attend_across(
 ) -> Tensor:
     """Return the context of this rank's queries; arguments and errors are those of `attend`.
 
-    The ranks first compare their calls, unless one process has all tokens and there is no dropout. A query that is a
-    DTensor gives a DTensor.
+    The ranks first compare their calls, unless one process has all tokens.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
@@ -35,15 +34,13 @@ def attend_across(
         WatchError: code `watch.across`, while a model is watched.
     """
     of_queries, of_keys = read_across(across)
-    if of_queries.is_whole and of_keys.is_whole and options.get("dropout") is None:
-        # One process; dropout alone is drawn otherwise there.
+    if of_queries.is_whole and of_keys.is_whole:
         counts = of_queries.count, of_keys.count, of_keys.count
         if not all(_has_rows(each, n) for each, n in zip((query, key, value), counts, strict=True)):
             make_call(query, key, value, across, kernel, **options)  # which says what is wrong
-        here = local_tokens("query", query, of_queries)
-        keys = (local_tokens(*each, of_keys) for each in (("key", key), ("value", value)))
-        problem = make_problem(here, *keys, **options)
-        return as_given(problem.restore(run(problem, kernel)), query, of_queries)
+        check_plain(query, (key, value), "across=")
+        problem = make_problem(query, key, value, **options)
+        return problem.restore(run(problem, kernel))
 
     def check() -> tuple[ShardedCall, str]:
         """Return the checked call and its description; raise if it cannot be run or a model is watched."""
@@ -58,8 +55,7 @@ def attend_across(
         return call, describe(call)
 
     call = of_queries.agree(check, query)
-    context = call.problem.restore(WAYS[of_queries.how].attend(call))
-    return as_given(context, query, of_queries)
+    return call.problem.restore(WAYS[of_queries.how].attend(call))
 
 
 def _has_rows(tensor: object, count: int) -> bool:
@@ -86,11 +82,11 @@ def rows_across(
         return call, f"matrix, {describe(call)}"
 
     call = of_queries.agree(check, query)
-    rows, is_ring = of_queries.positions, of_queries.how == "ring" and not of_queries.is_whole
+    is_ring = of_queries.how == "ring" and not of_queries.is_whole
     every = call.problem.key if is_ring else of_keys.gather_unchecked(call.key, 2, "keys")
-    problem = call.part(call.problem.query, every, every, rows=rows)
+    problem = call.part(call.problem.query, every, every, rows=of_queries.positions)
     rounds = by_ring.RingRounds(call) if is_ring else None
-    return problem.replace(part=MatrixPart(rows, sharding=of_queries, rounds=rounds))
+    return problem.replace(part=MatrixPart(sharding=of_queries, rounds=rounds))
 
 
 def refuse(call: ShardedCall) -> None:

@@ -22,25 +22,17 @@ def attend(call: ShardedCall) -> Tensor:
 
     Keys of several chunks of heads are gathered again in the backward pass.
     """
-    seed = call.seed()
     some = head_portions(call)
     if len(some) == 1:
-        return _portion(call.problem.query, call.key, call.value, call, some[0], seed)
+        return _portion(call.problem.query, call.key, call.value, call, some[0])
     parts = []
     for kv_heads in some:
         heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)
         tensors = call.problem.query[:, heads], call.key[:, kv_heads], call.value[:, kv_heads]
         # Between the passes a rank holds its own tokens; the backward pass gathers again.
+        arguments = *tensors, call, kv_heads
         parts.append(
-            checkpoint(
-                _portion,
-                *tensors,
-                call,
-                kv_heads,
-                seed,
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
+            checkpoint(_portion, *arguments, use_reentrant=False, preserve_rng_state=False)
         )
     return torch.cat(parts, dim=1)
 
@@ -69,11 +61,11 @@ def gather_keys(call: ShardedCall, key: Tensor, value: Tensor) -> tuple[Tensor, 
 def _portion(*arguments: Any) -> Tensor:
     """Return the context, (batch, heads, tokens, value_head_dim), of the query heads that read some key heads.
 
-    The arguments are the query of these heads, the rank's key and value of the slice, the call, the slice, and the
-    seed. The keys of the other ranks are gathered.
+    The arguments are the query of these heads, the rank's key and value of the slice, the call and the
+    slice. The keys of the other ranks are gathered.
     """
-    query, key, value, call, kv_heads, seed = arguments
+    query, key, value, call, kv_heads = arguments
     heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)
     key, value = gather_keys(call, key, value)
     rows = call.of_queries.positions
-    return call.run(call.part(query, key, value, rows=rows, heads=heads, seed=seed))
+    return call.run(call.part(query, key, value, rows=rows, heads=heads))

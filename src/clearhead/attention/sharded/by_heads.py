@@ -26,7 +26,6 @@ def refusals(call: ShardedCall) -> list[str]:
 def attend(call: ShardedCall) -> Tensor:
     """Return the context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
     rank, problem = call.of_queries.rank, call.problem
-    seed = call.seed()
     heads, kv_heads = shared_heads(call)
     query = _to_heads(problem.query, heads, call.of_queries, "queries")
     both = torch.cat([call.key, call.value], dim=3)
@@ -37,7 +36,7 @@ def attend(call: ShardedCall) -> Tensor:
         # The heads of this rank begin or end inside a group: a key head for each.
         both = both.index_select(1, (read - kv_heads[rank].start).to(both.device))
     width = problem.key.shape[3]
-    some = call.part(query, both[..., :width], both[..., width:], heads=mine, seed=seed)
+    some = call.part(query, both[..., :width], both[..., width:], heads=mine)
     return _to_tokens(call.run(some), heads, call.of_queries)
 
 

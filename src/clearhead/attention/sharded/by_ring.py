@@ -46,7 +46,7 @@ def attend(call: ShardedCall) -> Tensor:
     """
     problem = call.problem
     bias = None if problem.bias is None else problem.bias.numbers
-    context, total = _Ring.apply(problem.query, call.key, call.value, bias, call, call.seed())
+    context, total = _Ring.apply(problem.query, call.key, call.value, bias, call)
     if problem.sinks is not None:
         share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
         context = context * share[..., None]
@@ -64,7 +64,6 @@ class _Ring(torch.autograd.Function):
         value: Tensor,
         bias: Tensor | None,
         call: ShardedCall,
-        seed: int | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the context and the logsumexp, (batch, num_heads, query_len), of this rank's queries over all keys."""
         wide = stages.upcast(query[:0])
@@ -77,7 +76,7 @@ class _Ring(torch.autograd.Function):
             block = stages.upcast(block)
             for some in portions(query.shape[2], PORTION):
                 part = stages.upcast(query[:, :, some])
-                problem = _block(call, part, block, owner, some, seed)
+                problem = _block(call, part, block, owner, some)
                 if problem is None:
                     continue
                 added, sums = blockwise.context_and_logsumexp(problem)
@@ -89,7 +88,7 @@ class _Ring(torch.autograd.Function):
 
         _Round(call, torch.cat([key, value], dim=3), "keys and values").run(merge)
         ctx.save_for_backward(query, key, value, context, total)
-        ctx.call, ctx.seed, ctx.bias = call, seed, bias
+        ctx.call, ctx.bias = call, bias
         return context, total
 
     @staticmethod
@@ -115,7 +114,7 @@ class _Ring(torch.autograd.Function):
             for some in portions(query.shape[2], PORTION):
                 part = stages.upcast(query.detach()[:, :, some]).requires_grad_()
                 with torch.enable_grad():
-                    problem = _block(call, part, block, owner, some, ctx.seed)
+                    problem = _block(call, part, block, owner, some)
                     if problem is None:
                         continue
                     added, sums = blockwise.context_and_logsumexp(problem)
@@ -141,7 +140,6 @@ class _Ring(torch.autograd.Function):
             of_key,
             of_value,
             None if of_bias is None or bias is None else of_bias.to(bias.dtype),
-            None,
             None,
         )
 
@@ -169,7 +167,7 @@ class RingRounds:
 
         def problem_of(owner: int, key: Tensor) -> None:
             """Call `use` with the problem of one rank's keys, unless no query sees one."""
-            problem = _block(call, query, key, owner, every, None)
+            problem = _block(call, query, key, owner, every)
             if problem is not None:
                 use(problem.replace(value=problem.key), call.of_keys.positions_of(owner))
 
@@ -208,7 +206,7 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def _block(
-    call: ShardedCall, query: Tensor, both: Tensor, owner: int, some: slice, seed: int | None
+    call: ShardedCall, query: Tensor, both: Tensor, owner: int, some: slice
 ) -> Problem | None:
     """Return the problem, without sinks, of some of this rank's queries over the keys of rank `owner`.
 
@@ -220,12 +218,11 @@ def _block(
         both: keys and values of the owner, concatenated along the last axis.
         owner: a rank.
         some: a slice of this rank's queries.
-        seed: of dropout, or None.
     """
     rows, columns = call.of_queries.positions[some], call.of_keys.positions_of(owner)
     width = call.problem.key.shape[3]
     key, value = both[..., :width], both[..., width:]
-    problem = call.part(query, key, value, rows=rows, columns=columns, seed=seed)
+    problem = call.part(query, key, value, rows=rows, columns=columns)
     # The share of the sinks is taken of the whole.
     problem = problem.replace(sinks=None)
     if not problem.query_len or not problem.kv_len:

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.torch_internals import is_inside_functorch
-from clearhead._text import shown
 from clearhead.attention.biases import as_bias, select_bias
-from clearhead.attention.kernels import blockwise
 from clearhead.attention.mismatches import check_bias_fits_mask
 from clearhead.attention.planning import choose, run
 from clearhead.attention.problem import Options, Problem, make_problem, under_autocast
@@ -18,8 +16,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, Unsup
 from clearhead.masks.dense import as_mask
 from clearhead.masks.full import Full
 from clearhead.masks.selected import Selected
-from clearhead.sharding.dtensors import local_tokens
-from clearhead.sharding.matrix_part import MatrixPart
+from clearhead.sharding.dtensors import check_plain
 from clearhead.sharding.sharding import Sharding
 
 
@@ -56,11 +53,10 @@ class ShardedCall:
         rows: Tensor | None = None,
         columns: Tensor | None = None,
         heads: slice | None = None,
-        seed: int | None = None,
     ) -> Problem:
         """Return the problem of some rows, columns and heads of the whole matrix, with these tensors.
 
-        None selects all. Mask, bias and sinks are cut accordingly; `seed` is that of dropout.
+        None selects all. Mask, bias and sinks are cut accordingly.
 
         Args:
             query: the queries of these rows and heads.
@@ -69,12 +65,10 @@ class ShardedCall:
             rows: int64 indices of queries.
             columns: int64 indices of keys.
             heads: the slice of query heads.
-            seed: of dropout, or None.
         """
         whole = self.problem
         lengths = self.of_queries.tokens, self.of_keys.tokens
         some = None if heads is None or heads == slice(0, whole.num_heads) else heads
-        numbers = None if some is None else torch.arange(some.start, some.stop)
         mask, bias, sinks = whole.mask, whole.bias, whole.sinks
         if mask is not None and not (rows is None and columns is None and some is None):
             mask = Selected(mask, *lengths, rows, columns, some)
@@ -82,23 +76,11 @@ class ShardedCall:
             bias = select_bias(bias, lengths, rows=rows, columns=columns, some_heads=some)
         if sinks is not None and some is not None:
             sinks = sinks[some]
-        place = MatrixPart(rows, columns, numbers, seed)
-        return whole.replace(
-            query=query, key=key, value=value, mask=mask, bias=bias, sinks=sinks, part=place
-        )
+        return whole.replace(query=query, key=key, value=value, mask=mask, bias=bias, sinks=sinks)
 
     def run(self, problem: Problem) -> Tensor:
-        """Return the context of a part by the call's kernel; with dropout "blockwise" draws it by position.
-
-        UnsupportedError if the kernel refuses the part, as `run` raises it.
-        """
-        return run(problem, kernel_by_place(problem, self.kernel))
-
-    def seed(self) -> int | None:
-        """Return a new seed of dropout, equal on all ranks, which all must ask for; None without dropout."""
-        if self.problem.dropout is None:
-            return None
-        return self.of_queries.draw_seed(self.problem.device)
+        """Return the context of a part by the call's kernel; UnsupportedError if it refuses the part."""
+        return run(problem, self.kernel)
 
 
 def read_across(across: object) -> tuple[Sharding, Sharding]:
@@ -140,24 +122,27 @@ def make_call(
     Raises:
         ClearheadError: as `attend` raises, for the sizes of the whole matrix.
         ShapeError: code `across.rows`, for another number of tokens than this rank has.
-        ArgumentError: code `across.dtensor`, for a DTensor with another placement.
-        UnsupportedError: codes `kernel.refused`, `across.dropout` and `across.transformed`.
+        UnsupportedError: codes `kernel.refused`, `across.dropout`, `across.transformed` and `dtensor.plain`.
     """
     of_queries, of_keys = read_across(across)
-    if is_inside_functorch() and not (of_queries.is_whole and of_keys.is_whole):
+    is_shared = not (of_queries.is_whole and of_keys.is_whole)
+    if is_shared and is_inside_functorch():
         raise UnsupportedError(
             "across.transformed",
             "across= does not go inside vmap, grad, jvp and the like of torch.func, which PyTorch's "
             "exchange between ranks is not made for. Gradients come by backward(), and a batch is an axis.",
         )
-    query = local_tokens("query", query, of_queries)
-    key, value = (
-        local_tokens(name, each, of_keys) for name, each in (("key", key), ("value", value))
-    )
+    check_plain(query, (key, value), "across=")
     whole_key, whole_value = (_without_numbers(each, of_keys) for each in (key, value))
     # They are of all tokens, and the query is not.
     mask, bias = options.pop("mask", None), options.pop("bias", None)
     problem = make_problem(query, whole_key, whole_value, **options)
+    if is_shared and problem.dropout is not None:
+        raise UnsupportedError(
+            "across.dropout",
+            "dropout must be None where ranks share a matrix, which would drop other weights on each; got "
+            f"{problem.dropout}.",
+        )
     missing = (None,) * (4 - problem.dims)
     key, value = under_autocast(key[missing], value[missing])
     for name, tensor, held in (
@@ -185,8 +170,7 @@ def make_call(
     problem = problem.replace(mask=mask, bias=bias, cross=mask is not None and mask.cross)
     call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)
     # A kernel that cannot run the call is refused before anything is sent.
-    problem = row_problem(call)
-    choose(problem, kernel_by_place(problem, kernel))
+    choose(row_problem(call), kernel)
     return call
 
 
@@ -217,7 +201,7 @@ def describe(call: ShardedCall) -> str:
         f"num_kv_heads={problem.num_kv_heads}, head_dim={width}, "
         f"value_head_dim={call.value.shape[3]}, {problem.query.dtype}, {problem.device.type}, "
         f"keys={call.of_keys.tokens}, gradients={trained if torch.is_grad_enabled() else []}, "
-        f"scale={problem.scale}, softcap={problem.softcap}, dropout={problem.dropout}, "
+        f"scale={problem.scale}, softcap={problem.softcap}, "
         f"mask={mask}, bias={bias}, sinks={problem.sinks is not None}, {''.join(numbers)}"
         f"layout of keys={call.of_keys.fingerprint}"
     )
@@ -265,23 +249,6 @@ def row_problem(call: ShardedCall) -> Problem:
     """Return the problem of this rank's rows over all keys; key and value have the right sizes and no data."""
     problem = call.problem
     return call.part(problem.query, problem.key, problem.value, rows=call.of_queries.positions)
-
-
-def kernel_by_place(problem: Problem, kernel: str) -> str:
-    """Return the kernel to ask for, for a part of a matrix that ranks share: `kernel`, but "blockwise" with dropout.
-
-    Raises:
-        UnsupportedError: code `across.dropout`, with dropout, for a kernel other than "auto" and "blockwise".
-    """
-    if problem.dropout is None:
-        return kernel
-    if kernel not in ("auto", blockwise.NAME):
-        raise UnsupportedError(
-            "across.dropout",
-            "where ranks share a matrix, dropout is drawn by the place of a weight, which "
-            f'kernel="{blockwise.NAME}" does; got kernel={shown(kernel)}.',
-        )
-    return blockwise.NAME
 
 
 def _without_numbers(tensor: Any, held: Sharding) -> Any:

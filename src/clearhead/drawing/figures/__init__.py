@@ -1,8 +1,8 @@
 """Figures for papers, by matplotlib: the `plot()` of matrices, summaries, records, traces and masks.
 
 lettering  axes to draw on, and tokens as text on them: fonts, and as many labels as there is room for
-cells      the arguments of a figure, numbers as colours, and the maps of some heads as masked arrays
-head_map   one head as a map, also as a PNG file
+cells      the arguments of a figure, and numbers as colours
+head_map   one head as a map
 head_grid  many heads as small maps
 numbers    a number per query or per head, what each token receives, and the effects of heads
 trace_stages  the stages of a trace
@@ -16,10 +16,8 @@ would still have to import upwards.
 
 `drawing/figures/` has one figure a file. All of them take their numbers from `HeadView` and the public methods
 of what they draw, so that a test can hold the array of an image against the matrix. What is hidden is masked in that
-array, and so grey, while a weight of 0 keeps the darkest colour, on a logarithmic scale as well. Long
-matrices go through `pool`, long masks through `blocks`; whether a cell is hidden whole is read from the spans
-of the mask. `drawing/figures/head_map.py`, the pictures of the command line, draws a head by the same
-function.
+array, and so grey. Long matrices go through `pool`, long masks through `blocks`; whether a cell is hidden whole is
+read from the spans of the mask.
 
 Without `ax=` a figure is one of pyplot's, as with pandas and seaborn: a figure that pyplot does not know
 shows itself neither in a notebook nor by `plt.show()`. With `ax=` pyplot is not even imported.

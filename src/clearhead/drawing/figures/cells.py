@@ -1,103 +1,51 @@
-"""The arguments of a figure, its colour scales, and the maps of some heads as its cells, with hidden cells masked."""
+"""The arguments of a figure, its colour scales, and numbers in its cells; hidden cells are masked."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
+from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm
 from matplotlib.image import AxesImage
 from torch import Tensor
 
 from clearhead._common.checks import as_int, as_place
 from clearhead._text import shown
-from clearhead.drawing.colours import HIDDEN as HIDDEN
 from clearhead.drawing.colours import LESS, MORE, ink
-from clearhead.drawing.colours import NO_NUMBER as NO_NUMBER
 from clearhead.drawing.figures.lettering import figure_of, inches, wrapped
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_view import HeadMaps
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """The maps of some heads of one sample.
+def map_of(maps: HeadMaps, place: int) -> np.ma.MaskedArray:
+    """Return the map of the head with index `place`, (rows, columns), on the CPU, with hidden cells masked."""
+    hidden = None if maps.hidden is None else maps.hidden.expand(maps.shares.shape)[place]
+    return masked(maps.shares[place], hidden)
 
-    Attributes:
-        shares: (heads, rows, columns): the weights, or, pooled, which share of its attention a
-            query of the row's tokens gives to the column's tokens, on average; masked where
-            everything is hidden.
-        heads: which heads of the layer they are.
-        query_len: the number of queries of all rows.
-        kv_len: the number of keys of all columns.
+
+def grain(maps: HeadMaps) -> str:
+    """Return the size of a cell in tokens, in words; "" if a cell is one pair.
 
     Example:
-        >>> cells = Cells.of(HeadMaps(torch.full((1, 2, 2), 0.5), None, 6, 6), [0])
-        >>> cells.pooled, cells.detail()
-        (True, 'one cell = 3 × 3 tokens')
+        >>> grain(HeadMaps(torch.full((1, 2, 2), 0.5), None, 6, 6))
+        'one cell = 3 × 3 tokens'
     """
-
-    shares: np.ma.MaskedArray
-    heads: Sequence[int]
-    query_len: int
-    kv_len: int
-
-    @classmethod
-    def of(cls, maps: HeadMaps, heads: Sequence[int]) -> Self:
-        """Return the cells of the maps of these heads."""
-        return cls(masked(maps.shares, maps.hidden), heads, maps.query_len, maps.kv_len)
-
-    @property
-    def pooled(self) -> bool:
-        """True if a cell is more than a pair of tokens."""
-        return self.shares.shape[1:] != (self.query_len, self.kv_len)
-
-    @property
-    def hides(self) -> bool:
-        """True if something is hidden."""
-        return bool(np.ma.getmaskarray(self.shares).any())
-
-    def detail(self) -> str:
-        """Return the size of a cell in tokens, in words; "" if a cell is one pair."""
-        if not self.pooled:
-            return ""
-        rows, columns = self.shares.shape[1:]
-        even = self.query_len % rows == 0 and self.kv_len % columns == 0
-        tall, wide = round(self.query_len / rows), round(self.kv_len / columns)
-        return f"one cell {'=' if even else '≈'} {tall:,} × {wide:,} tokens".replace(",", " ")
-
-    def unit(self) -> str:
-        """Return the unit of the numbers for a colour bar, and what cells outside of the scale mean."""
-        unit = (
-            "share of a query's attention, mean" if self.pooled else "attention weight (share of 1)"
-        )
-        return "; ".join([unit, *self.blank()])
-
-    def blank(self) -> list[str]:
-        """Return the meaning of the cells without a colour of the scale, in words: hidden, no number.
-
-        [] if there are none.
-        """
-        broken = bool(np.isnan(self.shares.compressed()).any())
-        return ["grey: hidden"] * self.hides + ["orange: no number"] * broken
+    if not maps.pooled:
+        return ""
+    rows, columns = maps.shares.shape[1:]
+    even = maps.query_len % rows == 0 and maps.kv_len % columns == 0
+    tall, wide = round(maps.query_len / rows), round(maps.kv_len / columns)
+    return f"one cell {'=' if even else '≈'} {tall:,} × {wide:,} tokens".replace(",", " ")
 
 
-def check_cells(cells: object) -> int | None:
-    """Return the largest number of cells along a side of a map, as an int; None for None.
-
-    Raises:
-        ArgumentError: code `plot.cells`, for anything else or less than 1.
-    """
-    count = as_int(cells)
-    if cells is not None and (count is None or count < 1):
-        raise ArgumentError(
-            "plot.cells", f"cells must be a whole number, 1 or more, or None; got {shown(cells)}."
-        )
-    return count
+def unit(drawn: Sequence[np.ma.MaskedArray], *, pooled: bool) -> str:
+    """Return the unit of maps for a colour bar, and the meaning of the cells without a colour of the scale."""
+    share = "share of a query's attention, mean" if pooled else "attention weight (share of 1)"
+    hides = any(np.ma.is_masked(each) for each in drawn)
+    broken = any(np.isnan(each.compressed()).any() for each in drawn)
+    return "; ".join([share, *["grey: hidden"] * hides, *["orange: no number"] * broken])
 
 
 def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
@@ -113,35 +61,18 @@ def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
 WEIGHTS = LinearSegmentedColormap.from_list("clearhead", MORE)
 SIGNED = LinearSegmentedColormap.from_list("clearhead_signed", [*reversed(LESS), *MORE[1:]])
 
-DECADES = 4
-"""Powers of ten from the largest number of a logarithmic scale down to its smallest."""
 
-
-def upwards(
-    values: Sequence[np.ndarray], *, log: bool, root: bool = False
-) -> tuple[Normalize, str]:
-    """Return a scale from 0 to the largest value, and how a colour bar extends, "min" or "neither".
-
-    It is linear, by square root (`root`) or logarithmic (`log`). Values below the lower end of a logarithmic scale,
-    such as 0, get the colour of that end: they are small, and not hidden. NaN and masked values do not count.
+def upwards(values: Sequence[np.ndarray], *, root: bool = False) -> Normalize:
+    """Return a scale from 0 to the largest value, linear or by square root; NaN and masked values do not count.
 
     Example:
         >>> import numpy as np
-        >>> upwards([np.array([0.0, 0.5])], log=False)[0].vmax
+        >>> upwards([np.array([0.0, 0.5])]).vmax
         0.5
-        >>> scale, extend = upwards([np.array([0.0, 0.5, 1.0])], log=True)
-        >>> scale.vmin, scale.vmax, extend, float(scale(0.0))
-        (0.5, 1.0, 'min', 0.0)
     """
     known = np.concatenate([np.ma.compressed(np.ma.masked_invalid(each)) for each in values])
     top = float(known.max(initial=0.0)) or 1.0
-    if not log:
-        return PowerNorm(0.5, 0.0, top) if root else Normalize(0.0, top), "neither"
-    above = known[known > 0]
-    bottom = max(float(above.min(initial=top)), top * 10.0**-DECADES)
-    if bottom == top:
-        bottom = top / 10
-    return LogNorm(bottom, top, clip=True), "min" if bool((known < bottom).any()) else "neither"
+    return PowerNorm(0.5, 0.0, top) if root else Normalize(0.0, top)
 
 
 def around_zero(values: np.ndarray) -> Normalize:
@@ -158,27 +89,51 @@ def around_zero(values: np.ndarray) -> Normalize:
     return Normalize(-most, most)
 
 
-def add_bar(image: AxesImage | QuadMesh, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
+def add_bar(image: AxesImage, axes: Axes, label: str) -> Colorbar:
     """Draw a colour bar with a unit next to the axes, which become smaller, and return it."""
-    figure = figure_of(axes[0])
-    if len(axes) == 1:
-        bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
-    else:
-        bar = figure.colorbar(image, ax=list(axes), shrink=0.6, aspect=30, extend=extend)
-    high = inches(axes[0])[1] if len(axes) == 1 else figure.get_size_inches()[1]
+    high = inches(axes)[1]
+    bar = figure_of(axes).colorbar(image, ax=axes, shrink=0.8)
     bar.set_label(wrapped(label, 0.8 * high, matplotlib.rcParams["axes.labelsize"]))
     return bar
 
 
-def write_numbers(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], size: str) -> None:
-    """Write a text into every cell of an image, in black or white by contrast; hidden cells count as white."""
-    papers = image.to_rgba(np.asarray(image.get_array()), bytes=True)
-    hidden = np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
-    for row, line in enumerate(texts):
-        for column, text in enumerate(line):
-            paper = (255, 255, 255) if hidden[row, column] else papers[row, column, :3].tolist()
-            colour = [channel / 255 for channel in ink((paper[0], paper[1], paper[2]))]
-            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
+WRITTEN = 0.28
+"""Width of a cell in inches from which its number is written into it."""
+LETTERS_OF_CELL = 6
+"""The characters that such a cell has room for."""
+
+
+def write_numbers(axes: Axes, image: AxesImage) -> bool:
+    """Write the numbers of an image into its cells, black or white by contrast, if they fit; return True if they do.
+
+    Masked cells stay empty.
+    """
+    numbers = np.ma.asarray(image.get_array())
+    wide, high = inches(axes)
+    rows, columns = numbers.shape
+    if min(wide / columns, 2 * high / rows) < WRITTEN:
+        return False
+    papers, hidden = image.to_rgba(numbers, bytes=True), np.ma.getmaskarray(numbers)
+    for row, column in zip(*np.nonzero(~hidden), strict=True):
+        red, green, blue = papers[row, column, :3].tolist()
+        colour = [channel / 255 for channel in ink((red, green, blue))]
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": "x-small"}
+        axes.text(column, row, _written(float(numbers[row, column])), color=colour, **style)
+    return True
+
+
+def _written(value: float) -> str:
+    """Return a number with two decimals, or as many as fit into a cell.
+
+    Example:
+        >>> _written(-0.001), _written(-1.0), _written(-1234.5), _written(1.2e11)
+        ('0.00', '−1.00', '−1234', '1e11')
+    """
+    texts = [f"{value:.{places}f}" for places in (2, 1, 0)]
+    text = next((each for each in texts if len(each) <= LETTERS_OF_CELL), f"{value:.0e}")
+    if text == "-0.00":
+        return "0.00"
+    return text.replace("e+", "e").replace("-", "−")
 
 
 def check_kind(kind: object, kinds: Collection[str]) -> str:

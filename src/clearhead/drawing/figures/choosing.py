@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int, check_bool
+from clearhead._common.checks import as_int
 from clearhead._text import shown
-from clearhead.drawing.figures import head_grid, head_map, numbers
+from clearhead.drawing.figures import head_grid, head_map
 from clearhead.drawing.figures.cells import (
-    Cells,
-    check_cells,
     check_head,
     check_heads,
     check_kind,
@@ -21,10 +19,10 @@ from clearhead.drawing.figures.cells import (
     check_words,
 )
 from clearhead.drawing.figures.lettering import entitle, short_paths
-from clearhead.drawing.figures.numbers import QUANTITIES, UNIT, bars
+from clearhead.drawing.figures.numbers import KEYS, QUANTITIES, RECEIVED, along, by_layer, strips
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import ROLES, head_averages, mean_over_queries, numbers_of_heads
-from clearhead.matrix.head_view import HeadView
+from clearhead.matrix.head_view import HeadMaps, HeadView
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -43,8 +41,6 @@ def of_attention(
     sample: int = 0,
     tokens: Sequence[str] | None = None,
     source_tokens: Sequence[str] | None = None,
-    log: bool = False,
-    cells: int | None = None,
     ax: object = None,
 ) -> Any:
     """Draw a matrix or a summary, and return its axes, or an array of axes for maps of several heads.
@@ -52,47 +48,42 @@ def of_attention(
     Arguments and what it raises are those of `AttentionMatrix.plot`.
     """
     kind = check_kind(kind, KINDS)
-    check_bool("log", log)
-    used = {"map": ("source_tokens", "cells"), "received": ("source_tokens",)}.get(kind, ("cells",))
-    check_options(kind, {"source_tokens": source_tokens, "cells": cells}, used)
-    most = check_cells(cells)
-    sample = check_place("sample", sample, weights.batch)
     single = weights.ndim < 3 if head is None else not isinstance(head, Sequence)
-    known = numbers_of_heads(weights)
-    one = None
-    if single:
-        one = 0 if head is None and known else check_head("head", head, known)
-    heads = check_heads("head", head, known) if one is None else [one]
+    if kind in QUANTITIES:
+        used = ("tokens", "ax")
+    else:
+        used = ("tokens", "source_tokens", "ax") if single or kind == "received" else ()
+    options = {"tokens": tokens, "source_tokens": source_tokens, "ax": ax}
+    check_options(kind, options, used)
+    sample = check_place("sample", sample, weights.batch)
+    heads = check_heads(
+        "head", [head] if single and head is not None else head, numbers_of_heads(weights)
+    )
     rows, columns = check_words(tokens, source_tokens, weights.query_len, weights.kv_len)
     _check_something(weights)
     view = HeadView(weights, sample, heads)
     where = [f"sample {sample}"] * (weights.batch > 1)
-    if kind == "map":
-        if one is None and (rows is not None or columns is not None):
-            raise ArgumentError(
-                "plot.option",
-                "tokens have no room in a grid of heads; leave them out, or choose one: head=3.",
-            )
-        map_cells = _cells(view, most, one is not None)
-        if one is None:
-            return head_grid.of_heads(map_cells, log=log, ax=ax)
-        title = ", ".join([*where, *_head(one, weights)])
-        return head_map.draw(
-            map_cells, title=title, tokens=rows, source_tokens=columns, log=log, ax=ax
-        )
+    if kind == "map" and not single:
+        maps = _maps(view, head_grid.MOST_CELLS)
+        titles = [f"head {number}" for number in view.numbers]
+        places = [(maps, place) for place in range(len(titles))]
+        return head_grid.draw_grid(places, titles, head_grid.columns_for(len(titles)))
     if kind == "received":
         shares, which = _received(view)
         title = ", ".join([*where, *which])
-        return bars(shares, title=title, tokens=columns, log=log, ax=ax)
-    most = most or numbers.MOST_CELLS
-    if one is not None:
-        title = ", ".join([*where, *_head(one, weights)])
-        return numbers.line(view, kind, title=title, tokens=rows, log=log, most=most, ax=ax)
-    values, names = view.statistic(kind), [f"head {number}" for number in view.numbers]
-    labels = QUANTITIES[kind], "query", "padding"
-    axes = numbers.strips(values, names, labels, tokens=rows, log=log, most=most, ax=ax)
-    entitle(axes, ", ".join(where))
-    return axes
+        return along(shares, RECEIVED, KEYS, title=title, tokens=columns, ax=ax)
+    if not single:
+        names = [f"head {number}" for number in view.numbers]
+        labels = QUANTITIES[kind], "query", "padding"
+        axes = strips(view.statistic(kind), names, labels, tokens=rows, ax=ax)
+        entitle(axes, ", ".join(where))
+        return axes
+    title = ", ".join([*where, *_head(heads[0], weights)])
+    if kind == "map":
+        maps = _maps(view, head_map.MOST_CELLS)
+        return head_map.draw(maps, title=title, tokens=rows, source_tokens=columns, ax=ax)
+    numbers = view.statistic(kind)[0]
+    return along(numbers, QUANTITIES[kind], "query", title=title, tokens=rows, ax=ax)
 
 
 def of_seen(
@@ -100,11 +91,9 @@ def of_seen(
     kind: str = "map",
     *,
     layers: Sequence[str | int] | None = None,
-    heads: Sequence[int] | None = None,
+    heads: Sequence[Any] | None = None,
     sample: int | None = None,
     tokens: Sequence[str] | None = None,
-    log: bool = False,
-    cells: int | None = None,
     source_tokens: Sequence[str] | None = None,
     columns: int | None = None,
     width: float | None = None,
@@ -112,42 +101,41 @@ def of_seen(
 ) -> Any:
     """Draw all layers, and return axes, or an array of them for maps; arguments and errors are those of `Seen.plot`."""
     kind = check_kind(kind, KINDS)
-    check_bool("log", log)
     pairs = isinstance(heads, Sequence) and any(isinstance(each, tuple) for each in heads)
+    words = {"tokens": tokens, "source_tokens": source_tokens}
+    options = words | {"layers": layers, "columns": columns, "width": width, "ax": ax}
     if kind == "map" and pairs:
-        check_options(kind, {"layers": layers, "ax": ax}, ())
-        most = check_cells(cells)
+        check_options(kind, options, ("tokens", "source_tokens", "columns", "width"))
         _check_size("columns", as_int(columns), columns)
         _check_size("width", width, width)
-        maps, titles = _of_chosen(seen, heads or (), sample or 0, most)
+        maps, titles = _of_chosen(seen, heads or (), sample or 0)
         rows, keys = check_words(tokens, source_tokens, maps[0].query_len, maps[0].kv_len)
-        return head_grid.of_chosen(
-            maps, titles, tokens=rows, source_tokens=keys, columns=columns, width=width, log=log
+        return head_grid.draw_grid(
+            [(each, 0) for each in maps],
+            titles,
+            columns or head_grid.columns_for(len(maps)),
+            tokens=rows,
+            source_tokens=keys,
+            width=width,
         )
-    used = {"map": ("cells",), "received": ("tokens", "cells")}.get(kind, ())
-    options = {"source_tokens": source_tokens, "columns": columns, "width": width}
-    check_options(kind, {"tokens": tokens, "cells": cells} | options, used)
-    most = check_cells(cells)
+    used = {"map": ("layers",), "received": ("layers", "tokens", "ax")}.get(kind, ("layers", "ax"))
+    check_options(kind, options, used)
     names = _layers(seen, layers)
     if kind in QUANTITIES:
-        return _numbers_by_layer(seen, names, kind, heads, sample, log, ax)
+        return _numbers_by_layer(seen, names, kind, heads, sample, ax)
     # One matrix each; a module that attended several times says so, unless it is as many layers.
     layers_apart = [(path, *each) for path in names for each in seen.apart([path])]
-    names = [name for _, name, _ in layers_apart]
+    short = short_paths([name for _, name, _ in layers_apart])
     wholes: list[Weights] = [
         parts[0] if len(parts) == 1 else seen[path] for path, _, parts in layers_apart
     ]
+    views = []
     for weights in wholes:
         _check_something(weights)
-    chosen = [check_heads("heads", heads, numbers_of_heads(weights)) for weights in wholes]
-    place = [check_place("sample", sample or 0, weights.batch) for weights in wholes]
-    short = short_paths(names)
+        chosen = check_heads("heads", heads, numbers_of_heads(weights))
+        views.append(HeadView(weights, check_place("sample", sample or 0, weights.batch), chosen))
     if kind == "map":
-        maps = [
-            _cells(HeadView(weights, row, some), most, False)
-            for weights, row, some in zip(wholes, place, chosen, strict=True)
-        ]
-        return head_grid.of_layers(maps, short, log=log, ax=ax)
+        return _layers_by_heads(views, short)
     lengths = sorted({weights.kv_len for weights in wholes})
     if len(lengths) > 1:
         raise ShapeError(
@@ -155,20 +143,26 @@ def of_seen(
             f"layers side by side must have the same keys; got kv_len of {lengths}. "
             "Choose some: layers=[0, 1].",
         )
-    words, _ = check_words(tokens, None, lengths[0], lengths[0])
-    rows = [
-        HeadView(weights, row, some).received()[0].detach().cpu().double()
-        for weights, row, some in zip(wholes, place, chosen, strict=True)
-    ]
-    return numbers.strips(
-        torch.stack(rows),
-        short,
-        (UNIT, "attended to (key)", "padding"),
-        tokens=words,
-        log=log,
-        most=most or numbers.MOST_CELLS,
-        ax=ax,
-    )
+    keys, _ = check_words(tokens, None, lengths[0], lengths[0])
+    values = torch.stack([view.received()[0].detach().cpu().double() for view in views])
+    return strips(values, short, (RECEIVED, KEYS, "padding"), tokens=keys, ax=ax)
+
+
+def _layers_by_heads(views: Sequence[HeadView], names: Sequence[str]) -> Any:
+    """Draw the heads of each view as a row of maps, and return the axes, None where a row has fewer than others.
+
+    `names` are those of the rows. Raises ArgumentError for a summary without a map.
+    """
+    columns = max(len(view.heads) for view in views)
+    places: list[tuple[HeadMaps, int] | None] = []
+    titles: list[str] = []
+    for view in views:
+        maps, numbers = _maps(view, head_grid.MOST_CELLS), view.numbers
+        rest = [None] * (columns - len(numbers))
+        places += [*((maps, place) for place in range(len(numbers))), *rest]
+        shown = numbers if view is views[0] or numbers != views[0].numbers else []
+        titles += [f"head {number}" for number in shown] + [""] * (columns - len(shown))
+    return head_grid.draw_grid(places, titles, columns, names=names).reshape(-1, columns)
 
 
 def _check_size(name: str, number: Any, given: object) -> None:
@@ -185,14 +179,14 @@ def _check_size(name: str, number: Any, given: object) -> None:
 
 
 def _of_chosen(
-    seen: Seen[Any], heads: Sequence[Any], sample: int, most: int | None
-) -> tuple[list[Cells], list[str]]:
+    seen: Seen[Any], heads: Sequence[Any], sample: int
+) -> tuple[list[HeadMaps], list[str]]:
     """Return the maps of heads of any layers, given as (layer, head) pairs, and a title for each.
 
-    `most` is as in `_cells`, with its errors. Raises SelectionError for what is no pair or not there, ShapeError
-    (`plot.lengths`) for layers of other lengths, and ArgumentError (`plot.empty`) for an empty layer.
+    Raises SelectionError for what is no pair or not there, ShapeError (`plot.lengths`) for layers of other lengths,
+    ArgumentError (`plot.empty`) for an empty layer, and as `_maps`.
     """
-    maps: list[Cells] = []
+    maps: list[HeadMaps] = []
     titles: list[str] = []
     for each in heads:
         if not isinstance(each, tuple) or len(each) != 2:
@@ -205,7 +199,7 @@ def _of_chosen(
         _check_something(weights)
         row = check_place("sample", sample, weights.batch)
         place = check_head("heads", each[1], numbers_of_heads(weights))
-        maps.append(_cells(HeadView(weights, row, [place]), most, False))
+        maps.append(_maps(HeadView(weights, row, [place]), head_grid.MOST_CELLS))
         titles.append(f"layer {seen.number(seen.path(each[0]))}, head {each[1]}")
     lengths = {(each.query_len, each.kv_len) for each in maps}
     if len(lengths) > 1:
@@ -242,7 +236,6 @@ def _numbers_by_layer(
     kind: str,
     heads: Sequence[int] | None,
     sample: int | None,
-    log: bool,
     ax: object,
 ) -> Any:
     """Draw the mean of the statistic or role `kind` for each head, layer by layer, and return the axes.
@@ -265,14 +258,8 @@ def _numbers_by_layer(
         values[[each.index(head) for head in chosen if head in each]]
         for each, values in zip(known, layers, strict=True)
     ]
-    return numbers.by_layer(
-        rows,
-        short_paths([name for name, _ in layers_apart]),
-        chosen,
-        QUANTITIES[kind],
-        log=log,
-        ax=ax,
-    )
+    paths = short_paths([name for name, _ in layers_apart])
+    return by_layer(rows, paths, chosen, QUANTITIES[kind], ax)
 
 
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
@@ -295,25 +282,18 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
         return head_averages("", known).scores[kind]
 
 
-def _cells(view: HeadView, most: int | None, one: bool) -> Cells:
-    """Return the maps of the heads of a view as cells, with at most `most` cells a side, or the usual number if None.
+def _maps(view: HeadView, most: int) -> HeadMaps:
+    """Return the maps of the heads of a view, with at most `most` cells a side; those of a summary are as they are.
 
-    ArgumentError for a summary with `most`, or without a map. `one` says that a single head is drawn, larger.
+    Raises ArgumentError, code `plot.kind`, for a summary without a map.
     """
-    if isinstance(view.weights, Summary):
-        if most is not None:
-            raise ArgumentError(
-                "plot.option",
-                "the map of a summary has the cells that it was made with; leave cells out.",
-            )
-        if view.weights.pooled is None:
-            raise ArgumentError(
-                "plot.kind",
-                "this summary holds no map; A.summary(pool=(rows, columns)) keeps one. "
-                f"There are {', '.join(KINDS[1:])}.",
-            )
-    usual = head_map.MOST_CELLS if one else head_grid.MOST_CELLS
-    return Cells.of(view.maps(most or usual), view.numbers)
+    if isinstance(view.weights, Summary) and view.weights.pooled is None:
+        raise ArgumentError(
+            "plot.kind",
+            "this summary holds no map; A.summary(pool=(rows, columns)) keeps one. "
+            f"There are {', '.join(KINDS[1:])}.",
+        )
+    return view.maps(most)
 
 
 def _received(view: HeadView) -> tuple[Tensor, list[str]]:

@@ -1,14 +1,12 @@
-"""Axes to draw on, and tokens as text on them: fonts with the right glyphs, and as many labels as fit."""
+"""Axes to draw on, and tokens as text on them, as many labels as fit."""
 
 import itertools
 import re
 import textwrap
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +14,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator
 
 from clearhead.drawing.labels import clusters, label, names
-from clearhead.errors import ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentTypeError
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -49,33 +47,12 @@ def axes_or_new(ax: object, width: float, height: float) -> Axes:
     """
     if ax is None:
         return new_figure(width, height).subplots()
-    return _an_axes(ax, "one of them")
-
-
-def axes_of(ax: object, count: int, of: str) -> list[Axes]:
-    """Return the given axes as a flat list, from an array of any shape, a list, or axes alone; there must be `count`.
-
-    `of` says in an error what there must be one for.
-
-    Raises:
-        ArgumentTypeError: code `plot.axes`, for something in it that is no axes.
-        ShapeError: code `plot.axes`, for more or fewer of them.
-    """
-    if isinstance(ax, np.ndarray):
-        flat: Sequence[Any] = ax.ravel().tolist()
-    else:
-        flat = ax if isinstance(ax, list | tuple) else [ax]
-    found = [_an_axes(each, f"{count} of them, {of}") for each in flat]
-    if len(found) != count:
-        raise ShapeError("plot.axes", f"ax must hold {count} axes, {of}; got {len(found)}.")
-    return found
-
-
-def array(axes: Sequence[Axes]) -> np.ndarray:
-    """Return axes as an array of objects, of one dimension."""
-    found = np.empty(len(axes), dtype=object)
-    found[:] = axes
-    return found
+    if not isinstance(ax, Axes):
+        raise ArgumentTypeError(
+            "plot.axes",
+            f"ax must be matplotlib axes, or None for a new figure; got {type(ax).__name__}.",
+        )
+    return ax
 
 
 def figure_of(axes: Axes) -> Figure:
@@ -92,17 +69,6 @@ def inches(axes: Axes) -> tuple[float, float]:
     return box.width / dots, box.height / dots
 
 
-def _an_axes(ax: object, expected: str) -> Axes:
-    """Return `ax`, or raise ArgumentTypeError, code `plot.axes`, if it is not matplotlib axes."""
-    if not isinstance(ax, Axes):
-        raise ArgumentTypeError(
-            "plot.axes",
-            f"ax must be matplotlib axes, {expected}, or None for a new figure; got "
-            f"{type(ax).__name__}.",
-        )
-    return ax
-
-
 FALLBACK = "DejaVu Sans"
 # Tried in this order for what DejaVu has no glyphs for, where they are installed.
 OTHER_FONTS = (
@@ -112,7 +78,7 @@ OTHER_FONTS = (
     "Microsoft YaHei",
     "Arial Unicode MS",
 )
-LETTERS, PATH = 16, 24
+LETTERS = 20
 """Largest number of letters written of a token, and of a path."""
 
 MOST_LABELS = 64
@@ -134,26 +100,12 @@ def written(tokens: Sequence[str]) -> list[str]:
 
     Example:
         >>> written(["$x$", "\n", " the", "a" * 40])
-        ['$x$', '⏎', 'the', 'aaaaaaaaaaaaaaa…']
+        ['$x$', '⏎', 'the', 'aaaaaaaaaaaaaaaaaaa…']
     """
-    # Spelled out before it is cut: what no font has takes ten letters for one.
-    every = [clusters(drawable(each)) for each in names(tokens)]
+    every = [clusters(each) for each in names(tokens)]
     return [
         "".join(each if len(each) <= LETTERS else [*each[: LETTERS - 1], "…"]) for each in every
     ]
-
-
-def drawable(text: str) -> str:
-    r"""Return the text with each character that no installed font has spelled out; line ends are kept.
-
-    Example:
-        >>> drawable("a\U00012000")
-        'a\\U00012000'
-    """
-    fonts = families()
-    return "".join(
-        char if char == "\n" or _has_glyph(char, fonts) else _spelled(char) for char in text
-    )
 
 
 def families() -> tuple[str, ...]:
@@ -162,7 +114,7 @@ def families() -> tuple[str, ...]:
     wanted: list[str] = []
     for family in settings["font.family"]:
         wanted += settings.get(f"font.{family}", [family])
-    installed = _installed()
+    installed = set(font_manager.get_font_names())
     own = [family for family in wanted if family in installed][:1]
     return tuple(dict.fromkeys([*own, FALLBACK, *(f for f in OTHER_FONTS if f in installed)]))
 
@@ -174,8 +126,8 @@ def tick(
     words: Sequence[str] | None,
     *,
     centre: float = 0.0,
-    most: int = MOST_LABELS,
     size: str | float = SIZE,
+    literal: bool = False,
 ) -> None:
     """Write the tokens along an axis in place; where not all fit, some with their positions.
 
@@ -185,18 +137,21 @@ def tick(
         count: how many tokens the axis is long.
         words: their texts; None for their places only.
         centre: where on its stretch of the axis a token's middle is.
-        most: no more labels than this.
         size: of the letters.
+        literal: True for names that are written as they are; tokens are spelled out.
     """
     if words is None:
         side = axes.xaxis if axis == "x" else axes.yaxis
         side.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
         return
     room = int(inches(axes)[axis == "y"] * POINTS_PER_INCH / (_points(size) * LINE))
-    every = 1 if count <= min(most, room) else even_step(count, max(1, min(SPARSE_LABELS, room)))
+    every = 1
+    if count > min(MOST_LABELS, room):
+        every = even_step(count, max(1, min(SPARSE_LABELS, room)))
     places = range(0, count, every)
-    texts = written([words[place] for place in places])
-    if every > 1:
+    chosen = [words[place] for place in places]
+    texts = chosen if literal else written(chosen)
+    if every > 1 and not literal:
         texts = [f"{place} {text}" for place, text in zip(places, texts, strict=True)]
     style: dict[str, Any] = {"fontfamily": list(families()), "fontsize": size, "parse_math": False}
     middles = [place + centre for place in places]
@@ -240,7 +195,7 @@ def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
     """Set the title of axes literally, without formulas, wrapped to their width; `size` of None is Matplotlib's."""
     chosen = size or matplotlib.rcParams["axes.titlesize"]
     axes.set_title(
-        wrapped(drawable(text), inches(axes)[0], chosen),
+        wrapped(text, inches(axes)[0], chosen),
         parse_math=False,
         fontfamily=list(families()),
         fontsize=chosen,
@@ -280,28 +235,9 @@ def _path(text: str) -> str:
     if not text or text.isdigit():
         return f"layer {text}" if text else "the model"
     letters = clusters(label(text))
-    return drawable("".join(letters if len(letters) <= PATH else ["…", *letters[1 - PATH :]]))
+    return "".join(letters if len(letters) <= LETTERS else ["…", *letters[1 - LETTERS :]])
 
 
 def _points(size: str | float) -> float:
     """Return a font size, a number or a name such as "small", in points."""
     return FontProperties(size=size).get_size_in_points()
-
-
-def _spelled(char: str) -> str:
-    """Return the escape sequence of a character."""
-    code = ord(char)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-@cache
-def _installed() -> frozenset[str]:
-    """Return the names of the fonts that matplotlib finds; read once."""
-    return frozenset(entry.name for entry in font_manager.fontManager.ttflist)
-
-
-@cache
-def _has_glyph(char: str, families: tuple[str, ...]) -> bool:
-    """Return True if one of these font families has the character; cached."""
-    fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
-    return any(font.get_char_index(ord(char)) for font in fonts)

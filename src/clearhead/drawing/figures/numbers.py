@@ -1,4 +1,4 @@
-"""Numbers as a figure: one per query or head, what each token receives, and the effects of heads."""
+"""Numbers as a figure: one per query, key or head, and the effects of heads."""
 
 from collections.abc import Sequence
 
@@ -16,27 +16,13 @@ from clearhead.drawing.figures.cells import (
     upwards,
     write_numbers,
 )
-from clearhead.drawing.figures.lettering import (
-    LINE,
-    MOST_LABELS,
-    axes_or_new,
-    entitle,
-    families,
-    inches,
-    name_axis,
-    short_paths,
-    tick,
-    written,
-)
+from clearhead.drawing.figures.lettering import axes_or_new, entitle, name_axis, short_paths, tick
 from clearhead.editing.effects import Effects
-from clearhead.matrix.head_view import HeadView, side
+from clearhead.matrix.head_view import side
 from clearhead.matrix.pooling import bin_sums
 
 MOST_CELLS = 256
 PER_TOKEN, LEAST, MOST = 0.25, 3.2, 10.0
-WRITTEN = 0.36
-"""Width of a cell in inches from which its number is written into it."""
-
 
 QUANTITIES = {
     "entropy": "entropy (nats)",
@@ -47,36 +33,44 @@ QUANTITIES = {
 }
 """The name and the unit of each number that there is for a query."""
 
+RECEIVED = "attention received (sum of weights)"
+KEYS = "attended to (key)"
 
-def line(
-    view: HeadView,
-    kind: str,
+
+def along(
+    values: Tensor,
+    quantity: str,
+    across: str,
     *,
     title: str,
     tokens: Sequence[str] | None,
-    log: bool,
-    most: int,
     ax: object,
 ) -> Axes:
-    """Draw a number for each query of the first head of a view as a line, with gaps at NaN, and return the axes.
+    """Draw a number for each query as a line, or for each key as bars, and return the axes.
 
-    `kind` is a key of QUANTITIES, `most` the largest number of points: neighbours are averaged. `log` is a logarithmic
-    scale; `ax` of None makes a figure. Raises as `axes_or_new`.
+    Raises as `axes_or_new`.
+
+    Args:
+        values: the numbers, of one dimension; NaN is a gap.
+        quantity: their name and unit.
+        across: the name of the axis: "query", or KEYS for bars.
+        title: the title of the axes.
+        tokens: a word for each number, or None.
+        ax: axes, or None for a new figure.
     """
-    count, quantity = view.weights.query_len, QUANTITIES[kind]
-    means, detail = binned(view.statistic(kind), most)
-    axes = axes_or_new(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
-    width = count / means.shape[1]
+    means, detail = binned(values[None])
+    count, width = len(values), len(values) / means.shape[1]
+    axes = axes_or_new(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.3)
     middles = (np.arange(means.shape[1]) + 0.5) * width - 0.5
-    few = count <= 2 * LEAST / PER_TOKEN
-    axes.plot(middles, masked(means[0], means[0].isnan()), marker="o" if few else "", markersize=4)
-    axes.set_xlim(-0.5, count - 0.5)
-    if log:
-        axes.set_yscale("log")
+    heights = masked(means[0], means[0].isnan())
+    if across == KEYS:
+        axes.bar(middles, heights, 0.8 * width)
     else:
-        axes.set_ylim(bottom=0)
+        axes.plot(middles, heights, marker=".")
+    axes.set_xlim(-0.5, count - 0.5)
+    axes.set_ylim(bottom=0)
     tick(axes, "x", count, tokens)
-    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
+    name_axis(axes, "x", "\n".join(filter(None, [across, detail])))
     name_axis(axes, "y", quantity)
     entitle(axes, title)
     return axes
@@ -88,46 +82,35 @@ def strips(
     labels: tuple[str, str, str],
     *,
     tokens: Sequence[str] | None,
-    log: bool,
-    most: int,
     ax: object,
 ) -> Axes:
-    """Draw a strip of numbers for each row of `values`, (rows, queries or keys), and return the axes; NaN is white.
+    """Draw a strip of numbers for each row of `values`, (rows, columns), and return the axes; NaN is white.
 
     Args:
         values: the numbers.
         names: the name of each row.
         labels: the name and unit of the numbers, the name of the columns, and the meaning of NaN.
         tokens: a word for each column, or None.
-        log: a logarithmic scale.
-        most: the most cells of a strip; neighbours are averaged.
         ax: axes, or None for a new figure.
     """
     label, across, blank = labels
     count = values.shape[1]
-    means, detail = binned(values, most)
+    means, detail = binned(values)
     wide = min(max(PER_TOKEN * count, LEAST), MOST)
     axes = axes_or_new(ax, wide + 2.0, min(0.25 * len(names) + 1.6, 14.0))
     array = masked(means, means.isnan())
-    scale, extend = upwards([array], log=log)
     edges = (-0.5, count - 0.5, len(names) - 0.5, -0.5)
-    image = axes.imshow(array, cmap=WEIGHTS, norm=scale, aspect="auto", extent=edges)
+    image = axes.imshow(array, cmap=WEIGHTS, norm=upwards([array]), aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
-    write_names(axes, "y", names)
+    tick(axes, "y", len(names), names, literal=True)
     name_axis(axes, "x", "\n".join(filter(None, [across, detail])))
     white = f"; white: {blank}" if bool(means.isnan().any()) else ""
-    add_bar(image, [axes], label + white, extend)
+    add_bar(image, axes, label + white)
     return axes
 
 
 def by_layer(
-    layers: Sequence[Tensor],
-    names: Sequence[str],
-    heads: Sequence[int],
-    quantity: str,
-    *,
-    log: bool,
-    ax: object,
+    layers: Sequence[Tensor], names: Sequence[str], heads: Sequence[int], quantity: str, ax: object
 ) -> Axes:
     """Draw a number for each head of each layer, and return the axes; layers may have fewer heads than others.
 
@@ -136,65 +119,32 @@ def by_layer(
         names: the name of each.
         heads: the numbers of the heads, as many as the longest layer has.
         quantity: the name and unit of the numbers.
-        log: a logarithmic scale.
         ax: axes, or None for a new figure.
     """
     values = torch.full((len(layers), len(heads)), torch.nan, dtype=torch.float64)
     for row, each in enumerate(layers):
         values[row, : len(each)] = each
-    axes = strips(
-        values,
-        names,
-        (f"mean {quantity}", "head", "there is none"),
-        tokens=[str(head) for head in heads],
-        log=log,
-        most=len(heads),
-        ax=ax,
-    )
-    wide, high = inches(axes)
-    if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
-        texts = [["" if np.isnan(v) else _brief(v) for v in line] for line in values.tolist()]
-        write_numbers(axes, axes.images[0], texts, "x-small")
+    labels = f"mean {quantity}", "head", "there is none"
+    axes = strips(values, names, labels, tokens=[str(head) for head in heads], ax=ax)
+    write_numbers(axes, axes.images[0])
     return axes
 
 
-def _brief(value: float) -> str:
-    """Return a number with about three digits.
-
-    Example:
-        >>> _brief(0.123), _brief(4.56), _brief(123.4)
-        ('0.12', '4.6', '123')
-    """
-    return (
-        f"{value:.2f}" if abs(value) < 1 else f"{value:.1f}" if abs(value) < 10 else f"{value:.0f}"
-    )
-
-
-def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
-    """Return means of (rows, queries) over neighbouring queries, (rows, most or fewer), and what a point is, in words.
+def binned(numbers: Tensor) -> tuple[Tensor, str]:
+    """Return means of (rows, tokens) over neighbours, (rows, 256 or fewer), and what a point is, in words.
 
     The means are float64, on the CPU; NaN does not count, unless there is nothing else. The words are "" if a point is
-    one query.
+    one token.
     """
     numbers = numbers.detach().cpu().double()
     count = numbers.shape[1]
-    columns = side(count, most)
+    columns = side(count, MOST_CELLS)
     if columns == count:
         return numbers, ""
     sums = bin_sums(numbers.nan_to_num(nan=0.0), 1, columns)
     counts = bin_sums((~numbers.isnan()).double(), 1, columns)
     sign = "=" if count % columns == 0 else "≈"
-    return sums / counts, f"one point {sign} the mean of {round(count / columns)} queries"
-
-
-def write_names(axes: Axes, axis: str, names: Sequence[str]) -> None:
-    """Write the names of rows ("y") or columns ("x") at the axis: each, or every n-th if they do not fit."""
-    room = inches(axes)[axis == "y"] * 72 / (10 * LINE)
-    every = max(1, -(-len(names) // max(1, int(room))))
-    places = list(range(0, len(names), every))
-    style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
-    set_ticks = axes.set_xticks if axis == "x" else axes.set_yticks
-    set_ticks(places, [names[place] for place in places], **style)
+    return sums / counts, f"one point {sign} the mean of {round(count / columns)} tokens"
 
 
 def of_effects(effects: Effects, *, ax: object = None) -> Axes:
@@ -220,52 +170,11 @@ def of_effects(effects: Effects, *, ax: object = None) -> Axes:
     )
     shown, scale = np.ma.masked_invalid(values), around_zero(values)
     image = axes.imshow(shown, cmap=SIGNED, norm=scale, aspect="auto")
-    write_names(axes, "x", [str(at) for at in range(count)] if by_head or by_position else ["all"])
-    write_names(axes, "y", short_paths(layers))
+    columns = [str(at) for at in range(count)] if by_head or by_position else ["all"]
+    tick(axes, "x", count, columns)
+    tick(axes, "y", len(layers), short_paths(layers), literal=True)
     verb = "ablated" if effects.clean is None else "patched"
     name_axis(axes, "x", f"position, its largest head {verb}" if by_position else f"head {verb}")
     said = "change of the metric" if effects.clean is None else "share of the metric restored"
-    add_bar(image, [axes], said, "neither")
-    return axes
-
-
-MOST_BARS = 24
-UNIT = "attention received (sum of weights)"
-
-
-def bars(
-    received: Tensor, *, title: str, tokens: Sequence[str] | None, log: bool, ax: object
-) -> Axes:
-    """Draw what each key receives, (kv_len,), as bars, and return the axes; of more than 64 keys the largest only.
-
-    `ax` of None makes a figure; `tokens` of None writes positions; `log` is a logarithmic scale. Raises as
-    `axes_or_new`.
-    """
-    count = len(received)
-    values = received.detach().cpu().double()
-    if count <= MOST_LABELS:
-        axes = axes_or_new(ax, min(max(0.22 * count, 3.2), 12.0) + 0.8, 3.4)
-        axes.bar(range(count), values.tolist())
-        axes.set_xlim(-0.7, count - 0.3)
-        tick(axes, "x", count, tokens)
-        name_axis(axes, "x", "attended to (key)")
-        name_axis(axes, "y", UNIT)
-        if log:
-            axes.set_yscale("log")
-    else:
-        # What is no number is among the largest for `topk`, and would hide them.
-        most, places = values.nan_to_num(nan=0.0).topk(MOST_BARS)
-        axes = axes_or_new(ax, 5.0, 0.2 * MOST_BARS + 1.0)
-        axes.barh(range(MOST_BARS), most.tolist())
-        top: list[int] = places.tolist()
-        words = None if tokens is None else written([tokens[each] for each in top])
-        names = [f"{each} {words[at]}" if words else str(each) for at, each in enumerate(top)]
-        style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
-        axes.set_yticks(range(MOST_BARS), names, **style)
-        axes.set_ylim(MOST_BARS - 0.3, -0.7)
-        name_axis(axes, "y", f"the {MOST_BARS} keys of {count} that receive most")
-        name_axis(axes, "x", UNIT)
-        if log:
-            axes.set_xscale("log")
-    entitle(axes, title)
+    add_bar(image, axes, said)
     return axes

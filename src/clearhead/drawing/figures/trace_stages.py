@@ -5,10 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from torch import Tensor
 
-from clearhead._common.checks import check_bool
 from clearhead._text import shown
 from clearhead.drawing.figures.cells import (
     SIGNED,
@@ -18,52 +16,36 @@ from clearhead.drawing.figures.cells import (
     upwards,
     write_numbers,
 )
-from clearhead.drawing.figures.lettering import array, axes_of, entitle, grid_of, inches, tick
+from clearhead.drawing.figures.lettering import entitle, grid_of, tick
 from clearhead.drawing.labels import words_of
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.tracing.traced_call import Step, Trace
 
 SHARES = ("weights", "dropped_weights")
-WRITTEN_ROWS, WRITTEN_COLUMNS = 12, 8
 ACROSS = 4
 """Stages in a row."""
 
 WIDE, HIGH = 3.2, 2.8
 """Inches of a stage, with its title and tokens."""
 
-WRITTEN = 0.28
-"""Width of a cell in inches from which its number is written into it."""
-LETTERS_OF_CELL = 6
-"""The characters that such a cell has room for."""
 HATCH = "#C0C0C0"
 TOKENS_OF = {"query_len": "queries", "tokens": "queries", "kv_len": "keys", "source_tokens": "keys"}
 
 
 def of_trace(
-    trace: Trace,
-    stages: Sequence[str] | None = None,
-    *,
-    sample: int = 0,
-    head: int = 0,
-    log: bool = False,
-    ax: object = None,
+    trace: Trace, stages: Sequence[str] | None = None, *, sample: int = 0, head: int = 0
 ) -> np.ndarray:
     """Draw a trace, and return an array of axes, one for each stage; arguments and errors are those of `Trace.plot`."""
-    check_bool("log", log)
     steps = _chosen(trace, stages)
     parts = [trace._part(step, sample, head)[0] for step in steps]
     if min(part.numel() for part in parts) == 0:
         raise ArgumentError("plot.empty", "there is nothing to draw: a stage holds no numbers.")
-    axes = (
-        grid_of(len(steps), ACROSS, WIDE, HIGH)
-        if ax is None
-        else axes_of(ax, len(steps), "one for each stage")
-    )
+    axes = np.array(grid_of(len(steps), ACROSS, WIDE, HIGH), dtype=object)
     for place, step, part in zip(axes, steps, parts, strict=True):
         hidden = trace._hidden(part, sample, head).cpu().numpy()
-        _draw(place, step, part, hidden, f"{step.name}\n{_formula(trace, step)}", log=log)
+        _draw(place, step, part, hidden, f"{step.name}\n{_formula(trace, step)}")
         _label(place, trace, step)
-    return array(axes)
+    return axes
 
 
 def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
@@ -91,11 +73,6 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
     return [trace.steps[each] for each in stages]
 
 
-def _has_room_for_numbers(part: Tensor) -> bool:
-    """Return True if a stage has at most 12 rows and 8 columns, so that its numbers can be written."""
-    return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
-
-
 def _formula(trace: Trace, step: Step) -> str:
     """Return the formula of a stage, with repeated stages replaced by the stages that they repeat."""
     formula = step.formula
@@ -105,54 +82,24 @@ def _formula(trace: Trace, step: Step) -> str:
     return formula
 
 
-def _draw(
-    axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, title: str, *, log: bool
-) -> None:
+def _draw(axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, title: str) -> None:
     """Draw a stage as an image on axes, with its numbers where they fit, or else a colour bar.
 
-    Hidden cells are hatched: for weights those in `hidden`, else those of −∞. `log` is for weights only.
+    Hidden cells are hatched: for weights those in `hidden`, else those of −∞.
     """
     numbers = part.detach().cpu().double().numpy()
     is_shares = step.name in SHARES
     blank = hidden if is_shares else numbers == -np.inf
     values = np.ma.MaskedArray(numbers, mask=blank)
-    scale: Normalize
-    if is_shares:
-        scale, extend = upwards([values], log=log)
-    else:
-        scale, extend = around_zero(values), "neither"
+    scale = upwards([values]) if is_shares else around_zero(values)
     colours = WEIGHTS if is_shares else SIGNED
     image = axes.imshow(values, cmap=colours, norm=scale, aspect="auto")
     # White is the middle of a scale around 0, so that what is hidden is hatched.
     axes.patch.set(hatch="////", edgecolor=HATCH)
-    wide, high = inches(axes)
     entitle(axes, title, size="small")
-    if (
-        _has_room_for_numbers(part)
-        and min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
-    ):
-        texts = [
-            ["" if gone else _written(value) for value, gone in zip(row, line, strict=True)]
-            for row, line in zip(numbers.tolist(), blank.tolist(), strict=True)
-        ]
-        write_numbers(axes, image, texts, "x-small")
-        return
-    words = ["share of 1"] * is_shares + ["hatched: hidden"] * bool(blank.any())
-    add_bar(image, [axes], "; ".join(words), extend)
-
-
-def _written(value: float) -> str:
-    """Return a number with two decimals, or as many as fit into a cell.
-
-    Example:
-        >>> _written(-0.001), _written(-1.0), _written(-1234.5), _written(1.2e11)
-        ('0.00', '−1.00', '−1234', '1e11')
-    """
-    texts = [f"{value:.{places}f}" for places in (2, 1, 0)]
-    text = next((each for each in texts if len(each) <= LETTERS_OF_CELL), f"{value:.0e}")
-    if text == "-0.00":
-        return "0.00"
-    return text.replace("e+", "e").replace("-", "−")
+    if not write_numbers(axes, image):
+        words = ["share of 1"] * is_shares + ["hatched: hidden"] * bool(blank.any())
+        add_bar(image, axes, "; ".join(words))
 
 
 def _label(axes: Axes, trace: Trace, step: Step) -> None:

@@ -4,8 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from io import BytesIO
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, as_ints
-from clearhead._common.lazy import importing
 from clearhead._text import format_bytes, patch_names, shown
 from clearhead.drawing.colours import png
 from clearhead.drawing.page.payload import Payload
@@ -93,39 +91,27 @@ def read_pictures(options: PageOptions) -> Pictured:
             f"patch, 0 or more; got skip={shown(given_skip)}, image_token={shown(token)} and "
             f"{'no images' if images is None else 'images'}.",
         )
-    listed, whole = images if isinstance(images, list | tuple) else [images], token is None
-    contents = [_content(each) for each in listed]
-    sizes = _sizes(grid, len(contents), whole=whole) if whole or grid is not None else None
-    in_source = source_tokens is not None or (whole and tokens is not None)
-    if whole:
-        text = patch_names((0, 0), skip) + [""] * sum(map(math.prod, sizes or ()))
-        places, runs = list(range(skip, len(text))), []
+    contents = [_content(e) for e in (images if isinstance(images, list | tuple) else [images])]
+    if token is None:
+        in_source = source_tokens is not None or tokens is not None
+        grids = _grids(grid, len(contents))
+        text = patch_names((0, 0), skip) + [""] * sum(map(math.prod, grids))
+        places = list(range(skip, len(text)))
     else:
+        in_source = source_tokens is not None
         name, given = ("source_tokens", source_tokens) if in_source else ("tokens", tokens)
         text = list(read_text(name, given, options.get("sample", 0)).tokens)
         numbers = image_numbers(text, token if isinstance(token, str) else f"#{token}").tolist()
         places = [at for at, number in enumerate(numbers) if number >= 0]
-        runs = [[at for at in places if numbers[at] == each] for each in range(1 + max(numbers))]
-    in_pixels = not whole and sizes is not None and len(sizes[0]) == 2
-    in_pixels = in_pixels and sum(map(math.prod, sizes or ())) > 9 * len(places) > 0
-    if (sizes is None or in_pixels) and len(runs) != len(contents):
-        raise ArgumentError(
-            "page.grid",
-            f"without grid the patches of each picture are a run of tokens; got {len(contents)} pictures and "
-            f"{len(runs)} runs. Pass grid=[(rows, columns)] of each, or the processor's image_grid_thw.",
-        )
-    if sizes is None:
-        grids = _fitting(contents, list(map(len, runs)))
-    elif in_pixels:
-        contents, grids, places = _tiled(contents, sizes, runs)
-    else:
-        grids = _merged(sizes, len(places))
-    if not places or sum(map(math.prod, grids)) != len(places):
+        sides = [math.isqrt(numbers.count(each)) for each in range(1 + max(numbers))]
+        squares = [(side, side) for side in sides]
+        grids = squares if grid is None else _grids(grid, len(contents), len(places))
+    if not places or sum(map(math.prod, grids)) != len(places) or len(grids) != len(contents):
         patches = " + ".join(f"{rows} × {columns}" for rows, columns in grids)
         raise ArgumentError(
             "page.grid",
-            "the patches of all pictures, rows × columns, must be as many as the tokens that equal image_token, or the "
-            f"pixels of image_sizes fit one layout of tiles; got {patches}, and {len(places)} tokens {shown(token)}.",
+            "the patches of all pictures, rows × columns, must be as many as the tokens that equal image_token, of "
+            f"squares without grid; got {len(contents)} images of {patches}, and {len(places)} tokens {shown(token)}.",
         )
     rest = iter(places)
     parts = [tuple(islice(rest, math.prod(size))) for size in grids]
@@ -134,7 +120,7 @@ def read_pictures(options: PageOptions) -> Pictured:
             text[place] = each
     photos = [Photo(*each, tuple(text)) for each in zip(contents, grids, parts, strict=True)]
     sides = (tokens, text) if in_source else (text, source_tokens)
-    return Pictured(*sides, photos, None if whole or given_skip is None else skip)
+    return Pictured(*sides, photos, None if token is None or given_skip is None else skip)
 
 
 def _names(grid: tuple[int, int], skip: int, number: int, count: int) -> list[str]:
@@ -146,10 +132,11 @@ def _names(grid: tuple[int, int], skip: int, number: int, count: int) -> list[st
     return names if count == 1 else [f"{number + 1}:{each}" for each in names]
 
 
-def _sizes(grid: Any, count: int, *, whole: bool) -> list[tuple[int, ...]]:
-    """Return the sizes of a grid for each picture: two of its patches, or, if not `whole`, three of `image_grid_thw`.
+def _grids(grid: Any, count: int, patches: int | None = None) -> list[tuple[int, int]]:
+    """Return rows and columns of the patches of each picture, from a pair, a list of them, or `image_grid_thw`.
 
-    A pair is that of each picture; it may be of pixels. Raises ArgumentError, code `page.grid`, for anything else.
+    A pair is that of each picture. A model merges squares of an `image_grid_thw` to `patches` tokens; None accepts
+    pairs alone. Raises ArgumentError, code `page.grid`, for anything else.
     """
     rows = grid.tolist() if hasattr(grid, "tolist") else grid
     rows = list(rows) if isinstance(rows, list | tuple) else [rows]
@@ -157,92 +144,15 @@ def _sizes(grid: Any, count: int, *, whole: bool) -> list[tuple[int, ...]]:
     sizes = [as_ints(each) if isinstance(each, list | tuple) else None for each in rows]
     found = [each for each in sizes if each is not None and min(each, default=0) > 0]
     lengths = {len(each) for each in found}
-    thw = not whole and lengths == {3} and all(each[0] == 1 for each in found)
+    thw = patches is not None and lengths == {3} and all(each[0] == 1 for each in found)
     if len(found) != count or len(rows) != count or not (thw or lengths == {2}):
         raise ArgumentError(
             "page.grid",
             f"grid must be the rows and columns of patches, such as (14, 14), or a list of {count} of them, "
-            f"or, with image_token, the processor's image_grid_thw or image_sizes; got {shown(grid)}.",
+            f"or, with image_token, the processor's image_grid_thw; got {shown(grid)}.",
         )
-    return found
-
-
-def _merged(sizes: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, int]]:
-    """Return rows and columns of the patches: pairs of sizes as they are, `image_grid_thw` merged to `count` tokens.
-
-    A model merges squares of patches into one token.
-    """
-    side = math.isqrt(sum(map(math.prod, sizes)) // max(1, count)) if len(sizes[0]) == 3 else 1
-    return [(each[-2] // side, each[-1] // side) for each in sizes]
-
-
-def _fitting(contents: Sequence[bytes], lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Return rows and columns of the patches of each picture; the lengths are the numbers of its patches, in order.
-
-    They are a square, or sides that round to those of the picture. Raises ArgumentError, code `page.grid`, if several
-    or no sizes fit.
-    """
-    grids = []
-    for length, content in zip(lengths, contents, strict=True):
-        high, wide = _sides(content)
-        pairs = [(rows, length // rows) for rows in range(1, length + 1) if length % rows == 0]
-        # High times columns and wide times rows are equal, but for the rounding of both to whole patches.
-        fits = [
-            (rows, columns)
-            for rows, columns in pairs
-            if rows == columns or -high - wide < high * columns - wide * rows < high + wide
-        ]
-        if len(fits) != 1:
-            found = " or ".join(f"{rows} × {columns}" for rows, columns in fits)
-            raise ArgumentError(
-                "page.grid",
-                f"without grid the {length} patches of a picture of {high} × {wide} pixels must be a square, or have "
-                f"its sides; got {found or 'neither'}. Pass grid=(rows, columns), or the processor's image_grid_thw.",
-            )
-        grids += fits
-    return grids
-
-
-def _tiled(
-    contents: Sequence[bytes], sizes: Sequence[tuple[int, ...]], runs: Sequence[list[int]]
-) -> tuple[list[bytes], list[tuple[int, int]], list[int]]:
-    """Return two views of each picture, their rows and columns, and the places of patches, for `image_sizes`.
-
-    A model that cuts pictures into tiles of side × side patches reads the whole as one of them, and then the tiles as
-    one grid, without the padding around the picture, and a token at the end of each row. If several or no tiles fit,
-    the arguments are returned, with the places in order.
-    """
-    views, grids, kept = [], [], []
-    for content, (high, wide), run in zip(contents, sizes, runs, strict=True):
-        fits: set[tuple[int, int, int]] = set()
-        for side, down, across in product(range(1, math.isqrt(len(run)) + 1), *2 * [range(1, 7)]):
-            rows, columns = side * down, side * across
-            if wide * rows > high * columns:
-                rows -= (rows - int(round(high * columns / wide, 7))) // 2 * 2
-            else:
-                columns -= (columns - int(round(wide * rows / high, 7))) // 2 * 2
-            if side**2 + rows * (columns + 1) == len(run):
-                fits.add((side, rows, columns))
-        if len(fits) != 1:
-            return list(contents), _merged(sizes, 0), [at for run in runs for at in run]
-        ((side, rows, columns),) = fits
-        views += [content] * 2
-        grids += [(side, side), (rows, columns)]
-        kept += run[: side**2]
-        kept += [e for at, e in enumerate(run[side**2 :], 1) if at % (columns + 1)]
-    return views, grids, kept
-
-
-def _sides(content: bytes) -> tuple[int, int]:
-    """Return height and width of a PNG or a JPEG, in pixels; MissingExtraError for a JPEG without Pillow."""
-    if content.startswith(PNG):
-        return int.from_bytes(content[20:24], "big"), int.from_bytes(content[16:20], "big")
-    with importing("PIL", extra="samples", purpose="reading the size of a JPEG"):
-        from PIL import Image, ImageOps
-    with Image.open(BytesIO(content)) as opened:
-        # A phone records how the picture is turned, which a browser reads too.
-        wide, high = ImageOps.exif_transpose(opened).size
-    return high, wide
+    side = math.isqrt(sum(map(math.prod, found)) // max(1, patches or 0)) if thw else 1
+    return [(each[-2] // side, each[-1] // side) for each in found]
 
 
 def _content(image: Any) -> bytes:

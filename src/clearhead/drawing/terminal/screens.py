@@ -3,9 +3,6 @@
 from collections.abc import Callable
 from functools import cache
 from itertools import zip_longest
-from math import inf, isfinite
-
-from torch import Tensor
 
 from clearhead.drawing.labels import fit, label, names
 from clearhead.drawing.terminal.heat_maps import HeatMap
@@ -19,9 +16,8 @@ from clearhead.drawing.terminal.word_links import (
     which_are_words,
 )
 from clearhead.integrations.text_models import Reading, check_place
-from clearhead.matrix.head_view import HeadView
+from clearhead.matrix.head_view import HeadMaps, HeadView
 from clearhead.matrix.links import Link, pairs_of_words, strongest_links
-from clearhead.matrix.map_tiles import PairStages, stages_of_pair
 from clearhead.reading.written_tokens import Writes
 from clearhead.watching.finding import links_of_heads
 
@@ -156,17 +152,10 @@ class Screens(Printer):
             )
         )
         self._heading("Its strongest links between words")
-        weights, _ = self.weights(layer, head)
+        weights = self._maps(layer, head).shares[0]
         allowed = pairs_of_words(self._words).to(weights.device)
         links = strongest_links(weights, allowed, LINKS_OF_HEAD)
         self._links([(layer, link) for link in links], with_heads=False)
-
-    def why(self, layer: int, head: int, query: int, key: int) -> None:
-        """Print how the weight from query to key, both positions, is computed, stage by stage."""
-        stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
-        self._print(Text())
-        for line in why_lines(stages, self._names[query], self._names[key]):
-            self._print(line)
 
     def writes(
         self, layer: int, head: int, query: int, found: Writes, word: Callable[[int], str]
@@ -197,15 +186,15 @@ class Screens(Printer):
         """Return the heads of a layer, with their links between words; computes the weights of the layer."""
         return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
-    def weights(self, layer: int, head: int) -> tuple[Tensor, Tensor | None]:
-        """Return the weights of a head, and the visible pairs, (tokens, tokens), or None if nothing can hide one."""
-        maps = HeadView(self._reading.matrices[layer], heads=[head]).exact()
-        return maps.shares[0], None if maps.visible is None else maps.visible[0]
+    def _maps(self, layer: int, head: int) -> HeadMaps:
+        """Return the weights of a head with its hidden pairs."""
+        return HeadView(self._reading.matrices[layer], heads=[head]).exact()
 
     def _map(self, layer: int, head: int) -> None:
         """Print the heat map of a head."""
-        weights, visible = self.weights(layer, head)
-        self._print(HeatMap(weights, self._reading.tokens, visible=visible))
+        maps = self._maps(layer, head)
+        visible = None if maps.visible is None else maps.visible[0]
+        self._print(HeatMap(maps.shares[0], self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
         """Print a table of (layer, link), with layers and heads if `with_heads`; a remark if there are none."""
@@ -220,66 +209,3 @@ class Screens(Printer):
         if link is None:
             return ""
         return f": {self._names[link.query]} → {self._names[link.key]} {link.weight:.2f}"
-
-
-DIMENSIONS = 8
-"""Those that add most to the score are printed."""
-
-BAR = 16
-
-
-def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
-    """Return the product of a query and a key by dimension, then each stage up to the weight, line by line.
-
-    Args:
-        stages: the numbers of the pair.
-        query: the token of the query.
-        key: the token of the key.
-
-    Example:
-        >>> stages = PairStages((1.0, 2.0), (3.0, -1.0), 1.0, 0.5, 0.5, None, None, 0.5, 1.5, 0.3679)
-        >>> for line in why_lines(stages, "it", "animal"):
-        ...     print(line.plain.rstrip())
-        Why 0.3679? it → animal
-        dimension      query        key       adds
-                0     1.0000     3.0000     3.0000  ████████████████
-                1     2.0000    -1.0000    -2.0000  -----------
-        query · key                         1.0000
-        × scale 0.5000                      0.5000
-        exp(0.5000 - 1.5000)                0.3679
-        1.5000 is the logsumexp: the logarithm of the sum of exp(score) over all keys
-    """
-    parts = [one * other for one, other in zip(stages.query, stages.key, strict=True)]
-    # What is no number comes first, and has no bar.
-    sizes = [abs(part) if isfinite(part) else inf for part in parts]
-    order = sorted(range(len(parts)), key=lambda at: -sizes[at])
-    most = max((size for size in sizes if size < inf), default=0.0) or 1.0
-    lines = [
-        Text.assemble((f"Why {stages.weight:.4f}?", "bold"), f" {label(query)} → {label(key)}"),
-        Text(f"{'dimension':9} {'query':>10} {'key':>10} {'adds':>10}", "dim"),
-    ]
-    for at in order[:DIMENSIONS]:
-        bar = ""
-        if isfinite(parts[at]):
-            bar = ("-" if parts[at] < 0 else "█") * round(BAR * sizes[at] / most)
-        one, other = stages.query[at], stages.key[at]
-        lines.append(Text(f"{at:9} {one:10.4f} {other:10.4f} {parts[at]:10.4f}  {bar}"))
-    rest = order[DIMENSIONS:]
-    if rest:
-        lines.append(_stage(f"the other {len(rest)} dimensions", sum(parts[at] for at in rest)))
-    lines.append(_stage("query · key", stages.score))
-    lines.append(_stage(f"× scale {stages.scale:.4f}", stages.scaled))
-    if stages.capped is not None:
-        lines.append(_stage("after the softcap", stages.capped))
-    if stages.masked == float("-inf"):
-        return [*lines, _stage("the mask hides the key", 0.0)]
-    if stages.bias is not None:
-        lines.append(_stage(f"+ bias {stages.bias:.4f}", stages.masked))
-    lines.append(_stage(f"exp({stages.masked:.4f} - {stages.logsumexp:.4f})", stages.weight))
-    total = f"{stages.logsumexp:.4f} is the logsumexp: the logarithm of the sum of exp(score)"
-    return [*lines, Text(f"{total} over all keys", "dim")]
-
-
-def _stage(name: str, value: float) -> Text:
-    """Return a line with the name of a stage and its value."""
-    return Text(f"{name:31} {value:10.4f}")

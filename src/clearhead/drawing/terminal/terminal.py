@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from clearhead.drawing.labels import fit, label, line_of, names, widest
 from clearhead.drawing.terminal.heat_maps import LABEL, PooledMap
 from clearhead.drawing.terminal.shading import (
@@ -265,19 +263,12 @@ class LongScreens(Printer):
         self._print(Text(str(LayerTable(rows))))
         place = max(range(len(rows)), key=lambda place: _matching(rows[place]))
         self._heading(f"Layer {layer}, head {rows[place].head}, from the first token to the last")
-        self._print(PooledMap(self.shares(layer, place), len(self._reading.tokens)))
+        pooled = self._reading.summaries[layer].pooled
+        assert pooled is not None
+        self._print(PooledMap(row_shares(pooled[0, place]), len(self._reading.tokens)))
         self._heading("The tokens that receive most of the attention")
         self._received(self._reading.summaries[layer])
         return rows[place].head
-
-    def shares(self, layer: int, place: int) -> Tensor:
-        """Return the map of a head of the first sample, (rows, columns): the share of a row's attention on a column.
-
-        The summary of the layer must have a map.
-        """
-        pooled = self._reading.summaries[layer].pooled
-        assert pooled is not None
-        return row_shares(pooled[0, place])
 
     def _rows(self, layer: int) -> list[HeadRow]:
         """Return one row of numbers for each head of a layer that has a summary."""

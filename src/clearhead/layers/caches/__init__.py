@@ -26,7 +26,7 @@ attention. A cache has checked each token once, and passes that on: `Problem.key
 
 from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.cache import Cache
-from clearhead.layers.caches.columns import GrowingCache, QuantisedCache, StaticCache
+from clearhead.layers.caches.columns import GrowingCache, StaticCache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.sliding import SlidingCache
 
@@ -35,7 +35,6 @@ __all__ = [
     "CacheBundle",
     "FixedCache",
     "GrowingCache",
-    "QuantisedCache",
     "SlidingCache",
     "StaticCache",
 ]

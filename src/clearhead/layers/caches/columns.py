@@ -1,8 +1,5 @@
-"""KV caches with one column of memory for each token, padding included: growing, of fixed size, in int8."""
+"""KV caches with one column of memory for each token, padding included: growing, and of fixed size."""
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
@@ -10,9 +7,6 @@ from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.cache import Cache
 from clearhead.layers.caches.layout import Layout
-
-STEPS = 127
-"""Steps of int8 from 0 to the largest number."""
 
 
 class ColumnCache(Cache):
@@ -26,9 +20,9 @@ class ColumnCache(Cache):
         Stores that already have the layout's shapes, dtypes and device stay, with their contents.
         """
         shape = (layout.batch, layout.num_kv_heads, self._limit or 0)
-        expected = [(*shape, *store, layout.device) for store in self._shapes(layout)]
+        kinds = [(*shape, width, layout.dtype, layout.device) for width in layout.widths]
         # After a reset the memory of a fixed length is there, and stays if it fits.
-        if [(*store.shape, store.dtype, store.device) for store in self._stores] != expected:
+        if [(*store.shape, store.dtype, store.device) for store in self._stores] != kinds:
             self._stores = self._allocate(layout, self._limit or 0)
 
     def _check_room(self, new: int) -> None:
@@ -42,7 +36,7 @@ class ColumnCache(Cache):
             )
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Write keys and values after the stored ones, encoded; return all of them decoded, old and new.
+        """Write keys and values after the stored ones; return views of all of them, old and new.
 
         If the store is too short, it is replaced by one of twice the length needed. `_start` must have been called.
         `valid` is not used, and the new tokens are not counted.
@@ -54,11 +48,9 @@ class ColumnCache(Cache):
             old, self._stores = self._stores, self._allocate(self._layout, 2 * stop)
             for store, before in zip(self._stores, old, strict=True):
                 store[:, :, : before.shape[2]] = before
-        parts: list[Tensor] = []
-        for store, new in zip(self._stores, self._encode(key, value), strict=True):
-            store[:, :, self._seen : stop] = new
-            parts.append(store[:, :, :stop])
-        return self._decode(parts)
+        keys, values = self._stores
+        keys[:, :, self._seen : stop], values[:, :, self._seen : stop] = key, value
+        return keys[:, :, :stop], values[:, :, :stop]
 
 
 @with_hints
@@ -122,91 +114,3 @@ class StaticCache(ColumnCache):
         """Set the stores to zero in place, for `reset`; the memory stays."""
         for store in self._stores:
             store.zero_()
-
-
-@with_hints
-class QuantisedCache(ColumnCache):
-    """A KV cache of any length in int8, with one scale for each head of each token.
-
-    Sources: Zafrir et al., 2019, https://arxiv.org/abs/1910.06188; Liu et al., 2024, https://arxiv.org/abs/2402.02750.
-
-    A number x is stored as round(x / scale), where scale is the largest `|x|` of its head and token
-    over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
-    values take a little more than a quarter of float32. A head of a token that is not finite is
-    returned as NaN.
-
-    Example:
-        >>> import torch
-        >>> from clearhead.layers.caches import QuantisedCache
-        >>> cache = QuantisedCache()
-        >>> key, value = torch.randn(2, 1, 2, 5, 64)
-        >>> kept, _ = cache.append(key, value)
-        >>> bool((kept - key).abs().max() <= cache.error)
-        True
-    """
-
-    def describe(self) -> str:
-        """Return the call that makes this cache, as text."""
-        return "QuantisedCache()"
-
-    @property
-    def error(self) -> float:
-        """A bound on `|x − x returned|` over all numbers of the real tokens held; 0 without any, NaN with a NaN or ∞.
-
-        Half a step of the coarsest scale, and the rounding of the dtype.
-
-        Example:
-            >>> import torch
-            >>> from clearhead.layers.caches import QuantisedCache
-            >>> cache = QuantisedCache()
-            >>> _ = cache.append(torch.full((1, 1, 1, 4), 127.0), torch.zeros(1, 1, 1, 4))
-            >>> round(cache.error, 3)
-            0.5
-        """
-        if self._layout is None or not self._seen:
-            return 0.0
-        scales = torch.cat(self._stores[2:], dim=3)[:, :, : self._seen]
-        if self._valid is not None:
-            scales = scales.masked_fill(~self._valid[:, None, :, None], 0.0)
-        info = torch.finfo(self._layout.dtype)
-        # Quantising and dequantising round once each, besides the loss to whole numbers.
-        step = 0.5 + STEPS * info.eps
-        return float(scales.max()) * step + info.smallest_normal * info.eps
-
-    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
-        """Return (width, dtype) of each store: int8 keys, int8 values, and the scales of both, in float32 or wider."""
-        scale = torch.promote_types(layout.dtype, torch.float32)
-        return (
-            (layout.head_dim, torch.int8),
-            (layout.value_head_dim, torch.int8),
-            (1, scale),
-            (1, scale),
-        )
-
-    def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Return the keys and the values as int8, then the scales of both, (batch, heads, tokens, 1).
-
-        A head of a token that is not finite gets the scale NaN.
-        """
-        numbers: list[Tensor] = []
-        scales: list[Tensor] = []
-        for given in (key, value):
-            exact = given.to(torch.promote_types(given.dtype, torch.float32))
-            largest = exact.abs().amax(dim=3, keepdim=True)
-            scale = largest / STEPS
-            info = torch.finfo(scale.dtype)
-            # Rounded up, the scale of the largest number there is would make it infinite.
-            scale = torch.where(scale * STEPS > largest, scale * (1 - info.eps), scale)
-            # Not below the smallest divisor; NaN where the scale would be infinite.
-            scale = scale.clamp_min(info.smallest_normal)
-            scale = scale.masked_fill(~largest.isfinite(), torch.nan)
-            numbers.append((exact / scale).nan_to_num(0.0).round().to(torch.int8))
-            scales.append(scale)
-        return *numbers, *scales
-
-    def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return new keys and values in the dtype of the layout, from the stores in the order of `_encode`."""
-        assert self._layout is not None
-        keys, values, key_scales, value_scales = stored
-        dtype = self._layout.dtype
-        return (keys * key_scales).to(dtype), (values * value_scales).to(dtype)

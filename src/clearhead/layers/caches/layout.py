@@ -33,6 +33,11 @@ class Layout(NamedTuple):
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The width of a key, and that of a value."""
+        return self.head_dim, self.value_head_dim
+
     def allocate(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Return zeros of this shape on the layout's device.
 
@@ -207,7 +212,7 @@ class Slots(ABC):
 
     def __init__(self) -> None:
         """Make an empty cache, without stores and without a layer."""
-        # Keys, values, and what else encodes them, (batch, num_kv_heads, slots, width).
+        # Keys and values, (batch, num_kv_heads, slots, width).
         self._stores: tuple[Tensor, ...] = ()
         self._exporting = is_exporting()
         self.reset()
@@ -290,23 +295,10 @@ class Slots(ABC):
 
     def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
         """Return zeros for each store, (batch, num_kv_heads, slots, width); `_stores` is not set."""
+        rows, heads, dtype = layout.batch, layout.num_kv_heads, layout.dtype
         return tuple(
-            layout.allocate(layout.batch, layout.num_kv_heads, slots, width, dtype=dtype)
-            for width, dtype in self._shapes(layout)
+            layout.allocate(rows, heads, slots, width, dtype=dtype) for width in layout.widths
         )
-
-    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
-        """Return (width, dtype) of each store: by default of keys, then of values."""
-        return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
-
-    def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Return keys and values in the format of the stores, one tensor a store; by default unchanged."""
-        return key, value
-
-    def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of some columns of the stores, one tensor a store; by default unchanged."""
-        keys, values = stored
-        return keys, values
 
     def _snapshot(self, new: int) -> dict[str, Any]:
         """Return the attributes to restore if the next `new` tokens are refused: a shallow copy, tensors shared.

@@ -7,7 +7,7 @@
     latent            multi-head latent attention: DeepSeek V2 and V3
     norm_reading      norms of query and key
     configuration     rotary positions and windows, from a model's configuration
-    fitting           the layer is built, or written into PyTorch's module
+    fitting           the layer is built
     probing           a copy of the module is run and compared, for what weights do not tell
     adapters          a layer of ours behind the call of the module that it was made of
     model_comparison  the attentions of a model next to the layers, in a call of the model
@@ -33,6 +33,6 @@ replaces: an `Adapter`, of a class that is also the module's, since models ask f
 positions, masks and caches are the model's, read as `watch` reads them
 (`integrations/transformers_adapter.py`, fetched by name); projections, norms and what is compared are the
 layer's. A call of the model with a hook on each attention compares both on what the model really gives.
-Weights are shared where the numbers are the same, so `undo` has little to write. `layers/drop_in.py` is
-PyTorch's module as a subclass, which reads the same parameters at each call.
+Weights are shared where the numbers are the same, so `undo` has little to write. PyTorch's module in a model is
+left: it gets its masks, its values and its dropout in ways that a layer of ours does not have.
 """

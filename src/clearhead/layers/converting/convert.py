@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,13 +9,12 @@ from torch import Tensor, nn
 from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._text import kind_of, readable
-from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.attention_layer import AttentionLayer
-from clearhead.layers.converting.families import FAMILIES, Family, family_of
+from clearhead.layers.converting.families import family_of
 from clearhead.layers.converting.fitting import build, refuse
-from clearhead.layers.converting.model_conversion import OWN, convert_model
-from clearhead.layers.converting.probing import Fits, fit, guesses
-from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.model_conversion import convert_model, is_theirs
+from clearhead.layers.converting.probing import read
 from clearhead.layers.converting.tensor_pairs import Row
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -96,8 +94,8 @@ def convert(
 
     Raises:
         UnsupportedError: code `convert.unknown`, for a module of no known kind;
-            `convert.refused`, with every reason why there is no layer with its outputs;
-            `convert.left-over`, for parameters and buffers that have no place in a layer of ours.
+            `convert.refused`, with every reason why there is no layer with its outputs, such as parameters
+            and buffers that have no place in a layer of ours.
         ArgumentTypeError: codes `convert.type` and `inputs.type`.
         ArgumentError: code `convert.beside`, for an argument of a module next to a model, or of a
             model next to a module.
@@ -130,13 +128,7 @@ def convert(
             f"{', '.join(wrong) or 'inputs'} for {type(module).__name__}.",
         )
     if is_whole:
-        return convert_model(
-            module,
-            inputs,
-            recognises=is_theirs,
-            read=partial(read, fits={}),
-            read_again=_read_again,
-        )
+        return convert_model(module, inputs)
     reader = read(module, given)
     unsaid = [reader.unsaid] if reader.unsaid and mask is None else []
     refuse(f"read this {type(module).__name__} by itself", reader.alone + unsaid)
@@ -144,73 +136,6 @@ def convert(
     both = reader.mask if isinstance(mask, Full) else and_masks(reader.mask, mask)
     layer: Any = build(reader, reader.kind, both)
     return Conversion(layer, reader.rows, type(module).__name__)
-
-
-def _read_again(before: ModuleReader) -> ModuleReader:
-    """Return a new reader of a module that was read before, with the present values of its tensors; nothing is run."""
-    family = family_of(before.module)
-    assert family is not None
-    reader = ModuleReader(before.module, before.related, before.guess)
-    family.read(reader)
-    return reader
-
-
-def read(
-    module: nn.Module, related: Mapping[str, nn.Module], fits: Fits | None = None
-) -> ModuleReader:
-    """Return a reader that has read a module as a layer of ours; a copy of the module may be run.
-
-    Args:
-        module: the module, which is not changed.
-        related: as for a reader.
-        fits: results for other modules, added to; a module like one of them need not be run. None runs it.
-
-    Raises:
-        UnsupportedError: if there is no such layer; see `convert`.
-    """
-    family = family_of(module)
-    if family is None:
-        raise _unknown(module)
-    reader = _read_whole(family, ModuleReader(module, related, guesses(module)[0]))
-    if reader.is_probed and not reader.reasons:
-        guess = fit(reader, family.read, {} if fits is None else fits)
-        if guess._replace(mask=None) != reader.guess:
-            call = reader.call
-            reader = _read_whole(family, ModuleReader(module, related, guess))
-            reader.call = call
-        if guess.mask is not None:
-            reader.hide(guess.mask, ", ".join(reader.triangles) or "forward")
-    refuse(f"read this {type(module).__name__}", reader.reasons)
-    return reader
-
-
-def _read_whole(family: Family, reader: ModuleReader) -> ModuleReader:
-    """Let the family read the reader's module; return the same reader, with `reasons` if there is no such layer.
-
-    Raises UnsupportedError, code `convert.left-over`, if tensors are left over and there is no reason; next to other
-    reasons they are one more.
-    """
-    reader.check_forward()
-    family.read(reader)
-    reader.check_tensors()
-    if reader.is_probed and reader.is_own:
-        reader.read_triangles()
-    left = reader.left_over
-    # Where the projections could not be read, the rest was not looked at.
-    if left and reader.reasons and reader.sizes:
-        reader.reasons.append(f"left over: {', '.join(left)}")
-    elif left and not reader.reasons:
-        raise UnsupportedError(
-            "convert.left-over",
-            f"clearhead.convert must make something of everything that a {type(reader.module).__name__} "
-            f"holds; left over: {', '.join(left)}.",
-        )
-    return reader
-
-
-def is_theirs(module: nn.Module) -> bool:
-    """Return True for an attention layer of a known kind; False for other modules, our layers and adapters."""
-    return family_of(module) is not None and not isinstance(module, OWN)
 
 
 def _check_types(module: object, related: Mapping[str, object]) -> None:
@@ -224,13 +149,3 @@ def _check_types(module: object, related: Mapping[str, object]) -> None:
                 "convert.type",
                 f"{name} must be a torch.nn.Module that is not a layer of clearhead; got {kind_of(each)}.",
             )
-
-
-def _unknown(module: nn.Module) -> UnsupportedError:
-    """Return the UnsupportedError, code `convert.unknown`, for a module of no known kind, which lists the kinds."""
-    known = "\n".join(f"  - {family.words}" for family in FAMILIES if family.words)
-    return UnsupportedError(
-        "convert.unknown",
-        "module must be an attention layer of a known kind, or a model with some; got "
-        f"{type(module).__name__}.\n{known}",
-    )

@@ -5,7 +5,7 @@ does not have what it reads. What names do not tell, the run of a copy shows.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -31,7 +31,7 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.converting import latent, torch_layer
 from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
 from clearhead.layers.converting.norm_reading import add_norms
-from clearhead.layers.converting.reader import ModuleReader, has_projections, model_type
+from clearhead.layers.converting.reader import Fitted, ModuleReader, has_projections, model_type
 from clearhead.layers.parts import ScoreBias, Sinks, Softcap
 from clearhead.layers.score_parts import RelativeBias, Temperature
 from clearhead.masks import causal
@@ -59,6 +59,17 @@ class Family(NamedTuple):
 def family_of(module: nn.Module) -> Family | None:
     """Return the first family that recognises a module; None if none does."""
     return next((family for family in FAMILIES if family.recognises(module)), None)
+
+
+def read_as(
+    module: nn.Module, guess: Fitted, related: Mapping[str, nn.Module] | None = None
+) -> ModuleReader:
+    """Return a reader of a module of a known kind, read as one that behaves as guessed; `related` as for a reader."""
+    family = family_of(module)
+    assert family is not None
+    reader = ModuleReader(module, related, guess)
+    family.read(reader)
+    return reader
 
 
 def _family(
@@ -277,13 +288,11 @@ def _read_scale(reader: ModuleReader) -> None:
 
 
 def _read_mask_of_gpt2(reader: ModuleReader) -> None:
-    """Mark as read the mask buffers of GPT-2, in old versions, and `masked_bias`, the value of hidden scores.
+    """Mark as read the mask buffer of GPT-2, in old versions.
 
     Adds the causal mask to the reader unless the module is a cross-attention or a class of the user's.
     """
     reader.read_triangles()
-    if reader.has("masked_bias"):
-        reader.tensor("masked_bias")
     if not hasattr(reader.module, "q_attn") and not reader.is_own:
         reader.hide(causal(), ", ".join(reader.triangles) or "is_causal")
 

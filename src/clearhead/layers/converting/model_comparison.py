@@ -27,17 +27,15 @@ class Place:
     Attributes:
         paths: all paths of the module in the model; several where it is shared.
         module: the model's own module.
-        related: as for a reader.
-        reader: of the module; None for PyTorch's, and where it cannot be converted.
+        reader: of the module; None where it cannot be converted.
         made: the replacement; None if there is none.
         reason: why there is none; "" if there is one.
     """
 
     paths: list[str]
     module: nn.Module
-    related: Mapping[str, nn.Module]
     reader: ModuleReader | None = None
-    made: nn.Module | None = None
+    made: Adapter | None = None
     reason: str = ""
 
     @property
@@ -73,7 +71,7 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) 
     Raises:
         Exception: that of the model's own code, if it cannot be run on `inputs`.
     """
-    adapted = [place for place in places if isinstance(place.made, Adapter)]
+    adapted = [place for place in places if place.made is not None]
     of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
     tools: Any = integration("transformers_adapter") if of_transformers else None
     is_run, steps = inputs is not None or bool(tools), []

@@ -1,6 +1,6 @@
 """Convert every attention of a model, in place and back."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,17 +20,16 @@ from clearhead.layers.converting.adapters import (
     adapter_for,
     other_arguments,
 )
+from clearhead.layers.converting.families import family_of, read_as
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.model_comparison import Place, compare, put
+from clearhead.layers.converting.probing import Fits, read
 from clearhead.layers.converting.reader import ModuleReader, model_type
 from clearhead.layers.converting.tensor_pairs import Row
 from clearhead.layers.converting.weights import hooks_of_transformers
-from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 
-OWN = (AttentionLayer, MultiheadAttention, Adapter)
-
-Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
+OWN = (AttentionLayer, Adapter)
 
 
 class ModelConversion(Drawn):
@@ -38,44 +37,32 @@ class ModelConversion(Drawn):
 
     Attributes:
         model: the model, which now runs on these layers.
-        layers: by path, the layer that attends there: a `clearhead.MultiHeadAttention`, a
-            `clearhead.layers.LatentAttention`, or a `clearhead.layers.MultiheadAttention` in the place
-            of PyTorch's.
+        layers: by path, the layer that attends there: a `clearhead.MultiHeadAttention` or a
+            `clearhead.layers.LatentAttention`.
         left: by path, why an attention was left as it is.
         rows: by path, each tensor and setting of a layer, as `Conversion.rows`.
 
     Example:
         >>> import torch, clearhead as ch
         >>> encoder = torch.nn.TransformerEncoderLayer(8, nhead=2, batch_first=True)
-        >>> conversion = ch.convert(encoder)
-        >>> print(conversion)
-        TransformerEncoderLayer: 1 attention converted
-          self_attn  MultiheadAttention  →  clearhead.layers.MultiheadAttention
-        >>> conversion.undo()
-        >>> type(encoder.self_attn) is torch.nn.MultiheadAttention
-        True
+        >>> print(ch.convert(encoder))
+        TransformerEncoderLayer: 0 attentions converted, 1 left
+          self_attn  MultiheadAttention  left: PyTorch's layer gets its masks at each call; convert it by itself
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        places: list[Place],
-        read_again: Callable[[ModuleReader], ModuleReader],
-    ) -> None:
-        """Fill `layers`, `left` and `rows` from the places of a converted model; `read_again` as of `convert_model`."""
+    def __init__(self, model: nn.Module, places: list[Place]) -> None:
+        """Fill `layers`, `left` and `rows` from the places of a converted model."""
         self.model = model
-        self._read_again = read_again
         self._places = places
-        done = [place for place in places if place.made is not None]
-        self.layers: dict[str, nn.Module] = {
-            place.path: _layer(place.made) for place in done if place.made is not None
-        }
-        self.left: dict[str, str] = {
-            place.path: place.reason for place in places if place.made is None
-        }
-        self.rows: dict[str, tuple[Row, ...]] = {
-            place.path: place.reader.rows for place in done if place.reader is not None
-        }
+        self.layers: dict[str, AttentionLayer] = {}
+        self.left: dict[str, str] = {}
+        self.rows: dict[str, tuple[Row, ...]] = {}
+        for place in places:
+            if place.made is None or place.reader is None:
+                self.left[place.path] = place.reason
+            else:
+                self.layers[place.path] = place.made.layer
+                self.rows[place.path] = place.reader.rows
 
     def undo(self) -> None:
         """Put the model's own modules back, with the weights, forward hooks and training modes that the layers have.
@@ -98,31 +85,11 @@ class ModelConversion(Drawn):
                     )
         for place in done:
             assert place.made is not None
-            if isinstance(place.made, Adapter):
-                self._write_back(place, place.made.layer)
+            _write_back(place, place.made.layer)
             place.module._forward_hooks.update(place.made._forward_hooks)
             place.module.train(place.made.training)
             put(self.model, place.paths, place.module)
             place.made = None
-
-    def _write_back(self, place: Place, layer: AttentionLayer) -> None:
-        """Copy the present weights of the layer into the module that it replaced, in place.
-
-        The module is moved to their device and dtype; tensors that are already equal are not written to.
-        """
-        ours = dict(layer.named_parameters(remove_duplicate=False))
-        like = next(iter(ours.values()))
-        place.module.to(like.device, like.dtype)
-        # Read again, because tensors read earlier may be on another device.
-        with torch.no_grad():
-            assert place.reader is not None
-            for pair in self._read_again(place.reader).pairs:
-                found = pair.found_in(ours)
-                if pair.tensor is None or found is None:
-                    continue
-                theirs = pair.tensor + 1 if pair.how == "plus 1" else pair.tensor
-                if not torch.equal(theirs, found):
-                    pair.write(found)
 
     def __str__(self) -> str:
         """Return the result as text: a line of counts, and a line for each attention, converted or left."""
@@ -143,34 +110,41 @@ class ModelConversion(Drawn):
         return readable("\n".join(lines))
 
 
-def convert_model(
-    model: nn.Module,
-    inputs: Any,
-    *,
-    recognises: Callable[[nn.Module], bool],
-    read: Read,
-    read_again: Callable[[ModuleReader], ModuleReader],
-) -> ModelConversion:
+def _write_back(place: Place, layer: AttentionLayer) -> None:
+    """Copy the present weights of the layer into the module that it replaced, in place.
+
+    The module is moved to their device and dtype; tensors that are already equal are not written to.
+    """
+    ours = dict(layer.named_parameters(remove_duplicate=False))
+    like = next(iter(ours.values()))
+    place.module.to(like.device, like.dtype)
+    before = place.reader
+    assert before is not None
+    # Read again, because tensors read earlier may be on another device.
+    with torch.no_grad():
+        for pair in read_as(place.module, before.guess, before.related).pairs:
+            found = pair.found_in(ours)
+            if found is not None:
+                pair.write(found)
+
+
+def convert_model(model: nn.Module, inputs: Any) -> ModelConversion:
     """Convert every attention of a model in place, and return the result; if anything raises, the model is restored.
 
     Args:
         model: a module with attentions inside.
         inputs: those of a call of the model, one tensor, a tuple or a mapping; None for ones that are made, of a
             model of transformers.
-        recognises: True for an attention of a known kind.
-        read: called as `read(module, related)`; reads one, and runs a copy of it; raises UnsupportedError with the
-            reasons against it, which then become the reason in the result.
-        read_again: called with such a reader; returns a new one, with the present values.
     """
-    places = list(_places(model, recognises))
+    places, fits = list(_places(model)), Fits()
     # An interrupt at the end of a block without gradients would leave them off.
     undo: Undo = [partial(set_grad_enabled, torch.is_grad_enabled())]
     try:
         for place in places:
-            if recognises(place.module):
-                _make(place, read, inputs, places)
+            if not place.reason:
+                _make(place, _related(place, places), inputs, fits)
         compare(model, inputs, places, undo)
-        conversion = ModelConversion(model, places, read_again)
+        conversion = ModelConversion(model, places)
     except BaseException:
         with undoing() as last:
             last.append(partial(undo_all, undo))
@@ -178,7 +152,12 @@ def convert_model(
     return conversion
 
 
-def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
+def is_theirs(module: nn.Module) -> bool:
+    """Return True for an attention layer of a known kind; False for other modules, our layers and adapters."""
+    return family_of(module) is not None and not isinstance(module, OWN)
+
+
+def _places(model: nn.Module) -> Iterator[Place]:
     """Yield a place for each attention of a model: of a known kind, or, with a reason, of a class named …Attention….
 
     Modules inside a known one, layers of ours, and modules around another attention are passed over.
@@ -187,24 +166,17 @@ def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterat
     for path, module in model.named_modules(remove_duplicate=False):
         if path:
             paths.setdefault(module, []).append(path)
-    known = {module for module in paths if recognises(module)}
+    known = {module for module in paths if is_theirs(module)}
+    attentions = known | {each for each in paths if "Attention" in type(each).__name__}
     inside = _descendants(known) | _descendants({each for each in paths if isinstance(each, OWN)})
     for module, found in paths.items():
         if module in inside or isinstance(module, OWN):
             continue
         if module in known:
-            yield Place(found, module, {})
-        elif "Attention" in type(module).__name__:
-            others = _descendants({module})
-            if not others & known and not any(
-                "Attention" in type(each).__name__ for each in others
-            ):
-                yield Place(
-                    found,
-                    module,
-                    {},
-                    reason="of no known kind: it has no projections by known names",
-                )
+            yield Place(found, module)
+        elif module in attentions and not _descendants({module}) & attentions:
+            reason = "of no known kind: it has no projections by known names"
+            yield Place(found, module, reason=reason)
 
 
 def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
@@ -212,19 +184,18 @@ def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
     return {each for module in modules for each in module.modules() if each is not module}
 
 
-def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> None:
+def _make(place: Place, related: Mapping[str, nn.Module], inputs: Any, fits: Fits) -> None:
     """Set `place.made` and `place.reader` to the replacement of a module, or `place.reason` to why there is none.
 
-    Also sets `place.related`. The replacement shares the module's weights where they are equal; the module is not
-    changed. `read` and `inputs` are those of `convert_model`, `places` all attentions of the model.
+    The replacement shares the module's weights where they are equal; the module is not changed. `related` and `fits`
+    are those of `read`, `inputs` those of `convert_model`.
     """
     module, kind = place.module, model_type(place.module)
-    place.related = _related(place, places)
+    if isinstance(module, nn.MultiheadAttention):
+        place.reason = "PyTorch's layer gets its masks at each call; convert it by itself"
+        return
     try:
-        if isinstance(module, nn.MultiheadAttention):
-            place.made = MultiheadAttention.sharing(module)
-            return
-        reader = read(module, place.related)
+        reader = read(module, related, fits)
     except UnsupportedError as error:
         place.reason = error.message
         return
@@ -304,16 +275,10 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
         layer.register_module("output_projection", nn.Identity())
 
 
-def _ours(made: nn.Module) -> str:
-    """Return the public name of the class of a layer or of that in an adapter, as "clearhead.MultiHeadAttention"."""
-    layer = _layer(made)
-    place = "" if isinstance(layer, MultiHeadAttention) else "layers."
-    return f"clearhead.{place}{type(layer).__name__}"
-
-
-def _layer(made: nn.Module) -> nn.Module:
-    """Return the layer inside an adapter; other modules are returned unchanged."""
-    return made.layer if isinstance(made, Adapter) else made
+def _ours(made: Adapter) -> str:
+    """Return the public name of the class of the layer in an adapter, as "clearhead.MultiHeadAttention"."""
+    place = "" if isinstance(made.layer, MultiHeadAttention) else "layers."
+    return f"clearhead.{place}{type(made.layer).__name__}"
 
 
 def _one_line(reason: str) -> str:

@@ -12,7 +12,7 @@ import copy
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from clearhead._common.checks import as_int
 from clearhead._common.foreign_names import SIZE_NAMES
 from clearhead._common.lazy import integration
-from clearhead.layers.converting.fitting import build
+from clearhead.errors import UnsupportedError
+from clearhead.layers.converting.families import FAMILIES, family_of, read_as
+from clearhead.layers.converting.fitting import build, refuse
 from clearhead.layers.converting.reader import Fitted, ModuleReader, model_type
 from clearhead.layers.converting.tensor_pairs import described
 from clearhead.layers.converting.weights import weights_of, without_accelerate
@@ -37,6 +39,51 @@ LONGER = (257, 131, 67, 31, 17)
 CLOSE = 1e-5
 
 Fits = dict[tuple[Any, ...], Fitted]
+
+
+def read(
+    module: nn.Module, related: Mapping[str, nn.Module], fits: Fits | None = None
+) -> ModuleReader:
+    """Return a reader that has read a module as a layer of ours; a copy of the module may be run.
+
+    Args:
+        module: the module, which is not changed.
+        related: as for a reader.
+        fits: results for other modules, added to; a module like one of them need not be run. None runs it.
+
+    Raises:
+        UnsupportedError: if there is no such layer; see `convert`.
+    """
+    if family_of(module) is None:
+        known = "\n".join(f"  - {family.words}" for family in FAMILIES if family.words)
+        raise UnsupportedError(
+            "convert.unknown",
+            "module must be an attention layer of a known kind, or a model with some; got "
+            f"{type(module).__name__}.\n{known}",
+        )
+    reader = _checked(read_as(module, guesses(module)[0], related))
+    if reader.is_probed and not reader.reasons:
+        guess = fit(reader, {} if fits is None else fits)
+        if guess._replace(mask=None) != reader.guess:
+            call = reader.call
+            reader = _checked(read_as(module, guess, related))
+            reader.call = call
+        if guess.mask is not None:
+            reader.hide(guess.mask, ", ".join(reader.triangles) or "forward")
+    refuse(f"read this {type(module).__name__}", reader.reasons)
+    return reader
+
+
+def _checked(reader: ModuleReader) -> ModuleReader:
+    """Return the same reader of a module that was read, with a reason for all that a layer would leave out."""
+    reader.check_forward()
+    reader.check_tensors()
+    if reader.is_probed and reader.is_own:
+        reader.read_triangles()
+    # Where the projections could not be read, the rest was not looked at.
+    if reader.left_over and (reader.sizes or not reader.reasons):
+        reader.reasons.append(f"left over: {', '.join(reader.left_over)}")
+    return reader
 
 
 def guesses(module: nn.Module) -> list[Fitted]:
@@ -54,7 +101,7 @@ def guesses(module: nn.Module) -> list[Fitted]:
     return [Fitted(*each) for each in product(layouts, (True, False), (True, False), norms)]
 
 
-def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) -> Fitted:
+def fit(reader: ModuleReader, fits: Fits) -> Fitted:
     """Return the guess for which our layer equals runs of a copy of the module.
 
     If none does, the copy cannot be run, or the shape differs, a reason is added to the reader, and some guess
@@ -62,7 +109,6 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
 
     Args:
         reader: of a module without reasons against it.
-        read: the function that read it; called with a reader of the copy too.
         fits: the guesses of other modules of transformers, added to; a module like one of them is not run.
     """
     like = () if reader.is_own else _settings(reader)
@@ -70,13 +116,12 @@ def fit(reader: ModuleReader, read: Callable[[ModuleReader], None], fits: Fits) 
         return fits[like]
     generator = torch.Generator().manual_seed(0)
     twin = _twin(reader, generator)
-    runs = [] if twin is None else _runs(reader, twin, read, generator)
+    runs = [] if twin is None else _runs(reader, twin, generator)
     if twin is None or not runs:
         return reader.guess
     errors: dict[tuple[object, ...], float] = {}
     for guess in guesses(twin):
-        again = ModuleReader(twin, guess=guess)
-        read(again)
+        again = read_as(twin, guess)
         hows = [pair.how for pair in again.pairs]
         settings = (guess.mask, *map(described, again.parts), *hows)
         if not again.sizes or settings in errors:
@@ -132,18 +177,14 @@ def _twin(reader: ModuleReader, generator: torch.Generator) -> nn.Module | None:
 
 
 def _runs(
-    reader: ModuleReader,
-    twin: nn.Module,
-    read: Callable[[ModuleReader], None],
-    generator: torch.Generator,
+    reader: ModuleReader, twin: nn.Module, generator: torch.Generator
 ) -> list[tuple[tuple[Tensor, ...], Tensor]]:
     """Return (inputs, output) of calls of the copy `twin`, on a short and a longer text; [] and a reason if none runs.
 
     A class of the user's is run twice on the longer; without the longer if the copy cannot be run on any.
     Sets `reader.call`, the number of inputs and of outputs, and adds a reason for a window that the texts do not show.
     """
-    again = ModuleReader(twin, guess=reader.guess)
-    read(again)
+    again = read_as(twin, reader.guess)
     calls, errors = _calls(again, QUERIES, KEYS, generator), list[Exception]()
     for inputs in calls:
         try:

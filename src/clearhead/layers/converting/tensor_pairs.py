@@ -54,26 +54,21 @@ class TensorPair:
         return found if found is None or self.rows is None else found[slice(*self.rows)]
 
     def read(self, target: Tensor) -> None:
-        """Copy the module's tensor, or the constant for a missing one, into the layer's tensor `target`, in place.
+        """Copy the module's tensor, or the constant for a missing one, into the layer's tensor `target`, in place."""
+        same = self._constant(target) if self.tensor is None else self._as_ours(self.tensor)
+        target.copy_(same)
 
-        1 is added if `how` is "plus 1".
+    def write(self, source: Tensor) -> None:
+        """Copy the layer's tensor into the module's, in place, if it has one and they differ.
+
+        1 is subtracted if `how` is "plus 1".
         """
-        if self.tensor is None:
-            target.copy_(self._constant(target))
-        else:
-            target.copy_(self.tensor + 1 if self.how == "plus 1" else self.tensor)
-
-    def write(self, source: Tensor | None) -> None:
-        """Copy the layer's tensor into the module's, in place; zeros for None.
-
-        No-op if the module has no such tensor. 1 is subtracted if `how` is "plus 1".
-        """
-        if self.tensor is None:
-            return
-        if source is None:
-            self.tensor.zero_()
-        else:
+        if self.tensor is not None and not torch.equal(self._as_ours(self.tensor), source):
             self.tensor.copy_(source - 1 if self.how == "plus 1" else source)
+
+    def _as_ours(self, theirs: Tensor) -> Tensor:
+        """Return the numbers of the module's tensor as the layer has them: 1 more if `how` is "plus 1"."""
+        return theirs + 1 if self.how == "plus 1" else theirs
 
     def _constant(self, like: Tensor) -> Tensor:
         """Return the constant that replaces a missing tensor: identity, ones or zeros, shaped as `like`."""

@@ -6,9 +6,7 @@ from torch import nn
 
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.converting.tensor_pairs import Projection
-from clearhead.layers.drop_in import MultiheadAttention
 
-KNOWN = (nn.MultiheadAttention.forward, MultiheadAttention.forward)
 INPUTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -25,7 +23,7 @@ def read(reader: ModuleReader) -> None:
     module = reader.module
     assert isinstance(module, nn.MultiheadAttention)
     # A subclass may do something else with the weights.
-    reader.is_probed = type(module).forward not in KNOWN
+    reader.is_probed = type(module).forward is not nn.MultiheadAttention.forward
     if module.bias_k is not None or module.bias_v is not None:
         reader.reasons.append("add_bias_kv=True: a learned key and value that every query sees")
     if module.add_zero_attn:
