@@ -87,7 +87,8 @@ class Program:
             Exception: what the text raises; SyntaxError if it assigns to an attribute of a module.
         """
         tree, around = ast.parse(self.text), {**self.around, ROUND: _counter()}
-        _bound(tree.body, around)
+        for node in list(ast.walk(tree)):
+            _bound(node, around)
         exec(compile(tree, self.file, "exec", dont_inherit=True), around)
         return around[self.name]
 
@@ -110,25 +111,21 @@ def _block(found: Any, file: str, line: int) -> dict[int, str] | None:
     return dict(enumerate(block, first + 1))
 
 
-def _bound(body: list[Any], around: Mapping[str, Any]) -> None:
-    """Change statements in place, and those inside them.
+def _bound(node: Any, around: Mapping[str, Any]) -> None:
+    """Change one node in place, not its children: the caller walks the tree.
 
     A loop and a function get a call that counts their runs; a function loses the annotations of its arguments and
-    result. SyntaxError for a statement that sets or deletes a module's attribute.
+    result; other nodes stay. SyntaxError for a node that sets or deletes a module's attribute.
     """
-    for node in body:
-        for inner in ("body", "orelse", "finalbody", "handlers"):
-            _bound(getattr(node, inner, []), around)
-        if isinstance(node, ast.For | ast.While | ast.FunctionDef):
-            node.body.insert(0, _count(node))
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-            for each in (*node.args.args, *node.args.kwonlyargs):
-                each.annotation = None
-        targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-        parts = [one for each in targets for one in getattr(each, "elts", [each])]
-        owners = [each.value for each in parts if isinstance(each, ast.Attribute)]
-        if any(inspect.ismodule(around.get(getattr(each, "id", ""))) for each in owners):
+    if isinstance(node, ast.For | ast.While | ast.FunctionDef):
+        node.body.insert(0, _count(node))
+    if isinstance(node, ast.FunctionDef):
+        node.returns = None
+        for each in (*node.args.args, *node.args.kwonlyargs):
+            each.annotation = None
+    elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if inspect.ismodule(around.get(owner)):
             raise SyntaxError("a module is not to be changed")
 
 
