@@ -160,8 +160,8 @@ def test_other_implementations(kind: str, implementation: str, other: str) -> No
 def test_models_of_pictures_and_sounds(kind: str) -> None:
     torch.manual_seed(0)
     model: Any = AutoModel.from_config(config_of(kind), attn_implementation="eager").eval()
-    conversion = ch.convert(model)
-    assert conversion.left == {}
+    left = ["head.attention"] if kind == "siglip_vision_model" else []  # a module of PyTorch
+    assert list(ch.convert(model).left) == left
     assert any(isinstance(each, ch.MultiHeadAttention) for each in model.modules())
 
 

@@ -201,7 +201,7 @@ test_refusals = refusals(
             torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)
         ),
         "gate.shape",
-        "3 // 4 // 8 // 2 // 4 // 8",
+        "3 // 4 // (1, 5, 8) // 2 // 4 // (1, 5, 8)",
     ),
     *(
         (
