@@ -115,8 +115,8 @@ def test_records_of_every_kind_are_read() -> None:
     layer, x = ch.MultiHeadAttention(WIDTH, num_heads=HEADS), torch.randn(2, 1, LEN, WIDTH)
     expected = layer(x[0])
     for keep in ("matrix", "contexts"):
-        options: dict[str, Any] = {"keep": keep, "contexts": True}
-        with ch.watch(layer, **options) as clean:
+        watch: Any = ch.watch(layer, keep=keep, contexts=True)
+        with watch as clean:
             layer(x[0])
         for other in (clean, clean[0].context, ch.types.Contexts(clean[0].context, LEN)):
             with ch.edit(layer) as edit:

@@ -149,11 +149,11 @@ def test_a_patched_head_is_that_of_the_clean_run(patch: Any) -> None:
                 parts["query"], parts["key"], mask=ch.causal()
             ).dense()
         elif patch == "value":
-            parts["value"] = theirs.value
+            parts |= {"value": theirs.value}
         elif patch == "pattern":
             parts["weights"] = theirs.dense()
         else:
-            parts["weights"], parts["value"] = theirs.dense(), theirs.value
+            parts |= {"weights": theirs.dense(), "value": theirs.value}
         context = parts["weights"] @ parts["value"]
         # By a hook on the projection, not by an edit.
         layer: Any = attending.get_submodule(row.layer)
