@@ -100,7 +100,7 @@ def pages(folder: Path, reader: huggingface.TextModel) -> None:
         sample.model(ids)
     tokens = [sample.tokenizer.decode(each) for each in ids[0]]
     seen.to_html(page, tokens=tokens, title="A long text", sample=0)
-    photographed(page, "page_long", "head=0.1&view=940,120,940,120&pin=1030", dark=True)
+    photographed(page, "page_long", "head=10.1&view=940,120,940,120&pin=1030", dark=True)
 
 
 def rungs() -> None:
