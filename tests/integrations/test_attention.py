@@ -218,14 +218,8 @@ def test_what_a_mask_says() -> None:
 
 MASKING: Any = masking_utils()
 WINDOW = MASKING.sliding_window_overlay(3)
-# transformers 5.0 has a window to the left only.
-BOTH_WAYS = hasattr(MASKING, "sliding_window_bidirectional_overlay")
-AROUND = (
-    MASKING.sliding_window_bidirectional_overlay(2)
-    if BOTH_WAYS
-    else MASKING.sliding_window_overlay(3)
-)
-REACH = f"sliding_window(left=2, right={2 if BOTH_WAYS else None})"
+AROUND = MASKING.sliding_window_bidirectional_overlay(2)
+REACH = "sliding_window(left=2, right=2)"
 
 
 def of_row(sample: Any, head: Any, query: Any, key: Any) -> Any:
