@@ -21,8 +21,8 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton $(addprefix nvidia-,cu
 SHAPED := stages attention.kernels ladder layers
 # All tests of those that name their shapes, and for the others, which name types alone, what calls each of them.
 SHAPED_TESTS := tests/test_stages.py tests/ladder \
-	$(addprefix tests/attention/kernels/,test_agreement.py::test_heads_and_widths test_agreement.py::test_sinks \
-		test_fused.py::test_logsumexp_and_its_gradient test_blockwise.py::test_empty_axes test_blockwise.py::test_sinks \
+	$(addprefix tests/attention/kernels/,test_agreement.py::test_empty_axes test_agreement.py::test_sinks \
+		test_agreement.py::test_any_problem test_fused.py::test_logsumexp_and_its_gradient test_blockwise.py::test_sinks \
 		test_blockwise.py::test_trained_numbers_of_a_bias) \
 	$(addprefix tests/layers/,test_positions.py test_kernels.py::test_the_kernel_that_is_asked_for_runs \
 		test_inputs.py::test_low_rank \
