@@ -121,21 +121,15 @@ def test_short_calls_are_timed_several_at_a_time() -> None:
     assert times.ratio == 2.0**-12
 
 
-def test_rounds_in_which_others_had_the_cores_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = iter([False, True, False, False, True, False, False, False])
-    monkeypatch.setattr(harness.Others, "had_cores", lambda _: next(others))
-    sides, clock, _ = ticking({"ours": 0.5, "theirs": 0.25})
-    times = harness.time_in_turn(sides, budget=7.5, clock=clock)
-    assert (len(times.rounds), times.spoiled) == (6, 2)
-
-
-def test_a_machine_that_is_never_quiet_is_measured_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("busy", "kept"), [((1, 4), (6, 2)), (range(8), (8, 0))])
+def test_rounds_in_which_others_had_cores_are_left_out_unless_all_are(
+    busy: tuple[int, ...], kept: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harness.Others, "had_cores", lambda _: True)
+    turns = iter(range(8))
+    monkeypatch.setattr(harness.Others, "had_cores", lambda _: next(turns) in busy)
     sides, clock, _ = ticking({"ours": 0.5, "theirs": 0.25})
     times = harness.time_in_turn(sides, budget=7.5, clock=clock)
-    assert (len(times.rounds), times.spoiled) == (8, 0)
+    assert (len(times.rounds), times.spoiled) == kept
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,14 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
-    check(page, tmp_path)
+    if page.name != "across.md":
+        check(page, tmp_path)
+        return
+    # Its ranks are forks, which need a process without the threads of other tests.
+    copy = write(tmp_path, page.read_text("utf-8"))
+    update = [sys.executable, "-m", "tests.test_docs", "--update", copy]
+    subprocess.run(update, cwd=ROOT, check=True)
+    assert copy.read_text("utf-8") == page.read_text("utf-8")
 
 
 GOOD = """
@@ -359,10 +366,6 @@ def write(folder: Path, text: str) -> Path:
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
     return page
-
-
-def test_a_true_page_passes(tmp_path: Path) -> None:
-    check(write(tmp_path, GOOD), tmp_path)
 
 
 @pytest.mark.parametrize(

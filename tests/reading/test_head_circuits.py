@@ -13,7 +13,6 @@ import clearhead as ch
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
-    SelectionError,
     ShapeError,
     UnsupportedError,
 )
@@ -186,7 +185,6 @@ def test_what_has_no_circuits_is_refused() -> None:
         (lambda: call(3), ArgumentTypeError, "[circuits.model] model must be a torch.nn.Module; got 3."),  # type: ignore[arg-type]
         (lambda: call(layer, norm=3), ArgumentTypeError, "[circuits.norm] norm must be a torch.nn.Module; got 3."),  # type: ignore[arg-type]
         (lambda: call(nn.Sequential(layer)), UnsupportedError, "[circuits.unknown] a Sequential is no attention whose"),
-        (lambda: call(nn.Sequential(layer), 2), SelectionError, "[watch.layer] 1 modules attended; there is no 2."),
         (lambda: call(gated), UnsupportedError, "[circuits.parts] the circuits of this attention are no products of"),
         (lambda: given.qk("x"), ArgumentTypeError, "[circuits.distance] distance must be a whole number of"),
         (lambda: given.ov.product(4), ArgumentError, "[circuits.head] head must be one of 4, or None for all; got 4."),

@@ -122,4 +122,5 @@ def test_a_layer_or_a_head_that_is_not_there_is_refused() -> None:
     text = "[writes.head] head must be one of [0, 1, 2, 3] in 'blocks.1.attention'; got 4."
     with pytest.raises(SelectionError, match=re.escape(text)):
         found.of(1, head=4)
-    assert_refused(lambda: found.of(2), "watch.layer", "2 // 2")
+    known = "0 ('blocks.0.attention'), 1 ('blocks.1.attention')"
+    assert_refused(lambda: found.of(2), "watch.layer", f"2 // {known}")
