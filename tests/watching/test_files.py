@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -233,6 +234,22 @@ def test_a_header_nested_too_deeply(tmp_path: Path) -> None:
     header = f'{{"version":1,"content":{masks}}}'
     save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: header})
     assert "the header is nested too deeply." in refused(path, "file.content")
+
+
+def test_a_load_beside_saves_is_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is saved during a load is not in what is loaded."""
+    runs = [{"name": str(n), "numbers": torch.full((n, 3), float(n))} for n in (3, 5)]
+    path, load = files.write(tmp_path / "a.clearhead", runs[0]), safetensors.torch.load
+
+    def beside(content: bytes) -> dict[str, Tensor]:
+        files.write(path, runs[1])
+        return load(content)
+
+    monkeypatch.setattr(safetensors.torch, "load", beside)
+    found = files.read(path)
+    assert found["name"] == "3"
+    assert found["numbers"].equal(runs[0]["numbers"])
+    assert files.read(path)["name"] == "5"
 
 
 def test_a_dtype_that_files_do_not_know(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from clearhead.errors import ArgumentError, SelectionError, WatchError
 from clearhead.watching.watch import watch
 from tests.matrix.tensors import tensors_of
 from tests.refusals import assert_refused, refusals
-from tests.watching.models import IDS, Direct, Stack, inputs
+from tests.watching.models import IDS, Direct, Language, Stack, inputs
 
 # Not a name of this module, which would be replaced as well.
 ORIGINAL = (F.scaled_dot_product_attention,)
@@ -712,3 +712,16 @@ def test_a_name_that_is_not_there() -> None:
         model(x)
     assert (seen.get("third"), seen.get("third", 3)) == (None, 3)
     assert seen.get("first") is seen[0]
+
+
+def test_a_long_generation_takes_memory_that_grows_with_tokens() -> None:
+    model = Language()
+    with torch.no_grad(), watch(model) as seen:
+        for _ in range(101):
+            model(IDS[:, :1])
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for call in seen.calls("attention")
+        for tensor in (call.problem.query, call.problem.key)
+    }
+    assert sum(storages.values()) == 2 * 101 * 2 * 6 * 4  # query and key, of two samples
