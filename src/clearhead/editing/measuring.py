@@ -84,7 +84,7 @@ def number_of(metric: Any, output: Any) -> float:
 
 
 def until_interrupted(numbers: Iterator[float], total: int, progress: Progress) -> list[float]:
-    """Return these numbers, of which there are `total`; report how many are done.
+    """Return the numbers of an iterator that has `total` of them, and report how many are done.
 
     After Ctrl-C return those that are done, with an EditWarning; KeyboardInterrupt if there are none.
     """

@@ -38,7 +38,7 @@ class Mixing(nn.Module):
 
 
 class Solved(NamedTuple):
-    """What the solution of a row does; nothing of it may be modified.
+    """The solution of a row with its inputs and results, none of which a caller may modify.
 
     Attributes:
         thing: the function, or a module in evaluation mode with drawn parameters.
